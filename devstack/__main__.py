@@ -5,10 +5,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from devstack.azurite import install
-from devstack.children import Child, complete_lines, is_error, readable
+from devstack.children import Child, Scratch, complete_lines, is_error, readable
 from devstack.doctor import has_azurite
 from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options, needed_port
@@ -86,11 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.verb == "install":
             _print(f"Azurite is in {install()}.")
             return 0
-        stack = _stack(arguments)
         if arguments.verb == "doctor":
-            return asyncio.run(report(stack))
-        _make_ready(stack)
-        return asyncio.run(_up(stack, verbose=arguments.verbose))
+            return asyncio.run(report(_stack(arguments, arguments.data)))
+        # A part that is killed starts again with its data, also without --data.
+        with closing(Scratch("devstack-data-")) as scratch:
+            stack = _stack(arguments, arguments.data or scratch.path)
+            _make_ready(stack)
+            return asyncio.run(_up(stack, verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -99,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments.verb == "up" else _INTERRUPTED
 
 
-def _stack(arguments: argparse.Namespace) -> Stack:
+def _stack(arguments: argparse.Namespace, data: Path | None) -> Stack:
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
     return Stack(
@@ -109,7 +112,7 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         groups={"host": arguments.only},
         without=arguments.without,
         processes=arguments.processes,
-        data=arguments.data,
+        data=data,
         ports=arguments.ports,
         allow_remote=arguments.allow_remote,
         beside=arguments.beside,
@@ -179,7 +182,7 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     except DevstackError as error:
         hint = str(error)
     _print(_screen(stack, hint, verbose=verbose))
-    await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
+    await asyncio.gather(stack.watch(_print), _follow_logs(stack, verbose=verbose))
 
 
 def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
@@ -199,12 +202,14 @@ def _screen(stack: Stack, hint: str, *, verbose: bool) -> str:
         rows.append(("host", _pid(host), address + ", ".join(host.functions)))
     if ignored := {name: "" for host in stack.processes for name in host.ignores}:
         rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
-    rows += [("beside", _pid(child), child.argv[-1]) for child in stack.beside]
+    commands = [(child, child.argv[-1].removeprefix("exec ")) for child in stack.beside]
+    rows += [(child.name, _pid(child), command) for child, command in commands]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {details}" for name, pid, details in rows]
     lines += ["", "The settings of the host, for another shell:", ""]
     lines += [*export_lines(stack.host_settings()), "", hint]
     logs = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
+    lines += ["A process that dies starts again with its data: try `kill -9` with a pid."]
     return "\n".join([*lines, f"Logs are {logs}. Ctrl-C stops everything."])
 
 

@@ -1,8 +1,8 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
 Azurite sends telemetry unless an option turns it off. It saves its data every 5 seconds and when
-it receives SIGINT, but at SIGTERM it loses unsaved data. So `stop` sends SIGINT. If this process
-is killed, Azurite gets SIGINT too (see `children`, 1).
+it receives SIGINT, so `stop` sends SIGINT. With data on disk, `azurite/journal.js` runs in its
+process: a journal keeps each answered change over `kill -9`.
 """
 
 import json
@@ -11,10 +11,9 @@ import re
 import shutil
 import subprocess
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from pathlib import Path
 from signal import SIGINT
-from typing import Self
+from typing import Any, Self
 
 from devstack.children import Child, Scratch, Steps, free_port, wait_for, wait_for_async
 from devstack.inputs import ChildFailedError, DevstackError, NotInstalledError, make_directory
@@ -26,14 +25,25 @@ FIXED_PORT = 10002
 
 _PACKAGE = Path(__file__).parent / "azurite"
 """Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
+_JOURNAL = _PACKAGE / "journal.js"
 _MAIN = Path("azurite/dist/src/table/main.js")
 _COMMAND = "azurite-table"
 _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
-_SAVE_S = 60.0
-"""Time to stop with data on disk, because Azurite loses data if it is killed before it saves."""
 _ATTEMPTS_MAX = 5
+
+
+class _Process(Child):
+    """Azurite's own process."""
+
+    def ready_line(self) -> dict[str, Any] | None:
+        """Return a dict once Azurite has printed that it listens, and None before.
+
+        To try the port would prove nothing, because another process could listen on it.
+        """
+        pattern = r"successfully (listening at|started on) \S*:\d+"
+        return {} if re.search(pattern, "\n".join(self.out_lines())) else None
 
 
 @dataclass(eq=False)
@@ -82,7 +92,7 @@ class Azurite:
             port = self._fixed_port or free_port()
             child = self.child = self._launch(port)
             try:
-                yield from child.until_steps(partial(_listens, child, port), _READY_S)
+                yield from child.until_steps(child.ready_line, _READY_S)
             except BaseException as error:
                 is_busy = isinstance(error, ChildFailedError) and "EADDRINUSE" in child.tail()
                 self.stop()
@@ -102,21 +112,21 @@ class Azurite:
         if self.logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
         logs = self.logs or (self._scratch.path if self._scratch else Path())
-        argv = [node, str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+        argv = [node, *([] if self.location is None else ["--require", str(_JOURNAL)])]
+        argv += [str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.location is None:
             argv.append("--inMemoryPersistence")
         else:
             argv += ["--location", str(make_directory(self.location).resolve())]
-        child = Child("azurite", argv, logs=logs, cwd=logs, dies_by=SIGINT)
+        child = _Process("azurite", argv, logs=logs, cwd=logs)
         child.start()
         return child
 
     def stop(self, *, timeout_s: float = _STOP_S) -> None:
         """Stop Azurite (blocking) and keep the data on disk; a second call does nothing.
 
-        If Azurite still runs after `timeout_s` seconds, it is killed. With data on disk it has at
-        least a minute.
+        If Azurite still runs after `timeout_s` seconds, it is killed.
         """
         wait_for(self._stop_steps(timeout_s))
 
@@ -125,9 +135,8 @@ class Azurite:
         await wait_for_async(self._stop_steps(_STOP_S))
 
     def _stop_steps(self, timeout_s: float) -> Steps[None]:
-        limit_s = timeout_s if self.location is None else max(timeout_s, _SAVE_S)
         if self.child is not None:
-            yield from self.child.stop_steps(SIGINT, limit_s)
+            yield from self.child.stop_steps(SIGINT, timeout_s)
         self.child, self.port = None, 0
         if self._scratch is not None:
             self._scratch.close()
@@ -146,15 +155,6 @@ class Azurite:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop_async()
-
-
-def _listens(child: Child, port: int) -> bool | None:
-    """Return True once Azurite has printed that it listens, and None before.
-
-    To try the port would prove nothing, because another process could listen on it.
-    """
-    text = rf"successfully (listening at|started on) \S*:{port}\b"
-    return True if re.search(text, "\n".join(child.out_lines())) else None
 
 
 def require_node(near: Path | None = None) -> str:

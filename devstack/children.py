@@ -8,11 +8,11 @@ broker that stayed behind would keep its port, and the next start would fail. So
 must not depend on code in this process.
 
 1. **Start.** `Child.start` does not run the command itself. It runs `die_with_parent.py` with our
-   pid, a signal and the command. On Linux that program asks the kernel to send it the signal when
-   its parent dies. Then it becomes the command (`exec`), which keeps the pid and the request. If
-   we die before the program has asked, it sees another parent and ends without running the
-   command. On other systems the program stays as a watcher, looks for its parent every 0.2 s, and
-   signals the command when the parent has gone.
+   pid and the command. On Linux that program asks the kernel to kill it when its parent dies. Then
+   it becomes the command (`exec`), which keeps the pid and the request. If we die before the
+   program has asked, it sees another parent and ends without running the command. On other systems
+   the program stays as a watcher, looks for its parent every 0.2 s, and kills the command when the
+   parent has gone.
 2. **Threads.** For Linux "the parent" is the *thread* that starts the child. Start children on a
    thread that lives as long as they should, such as the main thread.
 3. **Grandchildren** do not get the signal, because a fork clears the request. So a caller that
@@ -22,7 +22,7 @@ must not depend on code in this process.
    process group, so `kill` ends them too if the child still runs.
 5. **Output goes to files**, not to pipes. A child never waits for a reader of its output, it can
    still write when we are dead, and the last lines are there after a crash. A second start of the
-   same child appends to its files, so `_out_from` keeps where the output of this start begins.
+   same child appends to its files, so `_from` keeps where the output of this start begins.
 6. **Ready.** A broker or a host prints a JSON line when it listens, and Azurite a sentence. `until`
    polls for that line and for the exit code. It reads the exit code first. Then a child that
    prints its line and ends at once is not reported as failed: it was ready.
@@ -104,11 +104,9 @@ class Child:
     env: Mapping[str, str] | None = None
     """The whole environment; None means the one of this process."""
     cwd: Path | None = None
-    dies_by: int = signal.SIGKILL
-    """The signal that the child gets when this process is gone."""
     stopping: bool = field(default=False, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _out_from: int = field(default=0, init=False)
+    _from: dict[Path, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.out_path = self.logs / f"{self.name}.out"
@@ -136,10 +134,10 @@ class Child:
         self.stopping = False
         # 1. The program that becomes or watches the command, and ends it when we die.
         launcher = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT)]
-        launcher += [str(os.getpid()), str(int(self.dies_by))]
+        launcher += [str(os.getpid())]
         # 5. Output goes to files.
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
-            self._out_from = out.tell()
+            self._from = {self.out_path: out.tell(), self.log_path: log.tell()}
             try:
                 self._process = subprocess.Popen(  # noqa: S603  # our own commands, no shell
                     [*launcher, *self.argv],
@@ -155,7 +153,7 @@ class Child:
 
     def out_lines(self) -> list[str]:
         """The complete lines on standard output since the last start."""
-        return complete_lines(self.out_path, self._out_from)[0]
+        return complete_lines(self.out_path, self._from.get(self.out_path, 0))[0]
 
     def ready_line(self) -> dict[str, Any] | None:
         """The JSON object that the child prints on one line when it is ready; None before."""
@@ -167,11 +165,12 @@ class Child:
         return None
 
     def tail(self) -> str:
-        """The last lines of both files, for an error message."""
+        """The last lines of both files since the last start, for an error message."""
         lines: list[str] = []
         for path in (self.out_path, self.log_path):
             with contextlib.suppress(OSError):
-                lines += path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+                text = path.read_bytes()[self._from.get(path, 0) :].decode(errors="replace")
+                lines += text.splitlines()[-_TAIL_LINES:]
         return "\n".join(f"  | {readable(line)}" for line in lines)
 
     @property
@@ -210,19 +209,31 @@ class Child:
         """
         return await wait_for_async(self.until_steps(condition, timeout_s))
 
+    async def start_async(self, *, timeout_s: float) -> dict[str, Any]:
+        """Start the process and return its ready line; raise ChildFailedError as `until` does."""
+        self.start()
+        return await self.until(self.ready_line, timeout_s=timeout_s)
+
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, if it still runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
-    def kill(self) -> None:
-        """Kill the process and its group with SIGKILL, and wait for the end of the process."""
-        self.stopping = True
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+    def kill_group(self) -> None:
+        """Kill the process and its group with SIGKILL, and wait for the end of the process.
+
+        If it has ended, call this at once: later the system may give its id to another process.
+        """
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies
+            os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
+
+    def kill(self) -> None:
+        """Stop the process as `kill_group` does; nobody takes this end for a crash."""
+        self.stopping = True
+        if self.alive:
+            self.kill_group()
 
     def stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
         """Send a signal, wait, and kill the process; see `stop`."""

@@ -13,22 +13,22 @@ Theory of operation
 
 1. **Start.** The broker and Azurite start side by side, because neither needs the other. If no
    Config.json names the queues, a process indexes the app before the broker starts, and prints the
-   queues of its bindings. Then all hosts start, each with the addresses of both services in its
-   environment. The commands of `beside` come last. A service or a host counts as started when it
-   has printed that it listens; `start` does not wait for the commands. If a part fails, `start`
-   stops the children that have started, and raises the error with the last lines of that part.
-   (It does not stop a broker that still waits for the queues. With `logs`, this broker starts
-   after the failure, and runs until this process ends.)
+   queues of its bindings. Then the commands of `beside` start, and the hosts once the ports of
+   `needs` are in use: an order that waits in a queue calls the services at once. All of them have
+   the addresses of the broker and of Azurite in their environment. A service or a host counts as
+   started when it has printed that it listens, a command at once. If a part fails, `start` stops
+   the children that have started, and raises the error with the last lines of that part.
 2. **Groups.** In each group one process is the primary. It serves HTTP and runs the timers;
    otherwise a timer would fire once in each process. The other processes only receive messages.
    After the primary is killed, the next process that starts in its group is the primary.
-3. **Running.** `watch` looks at every child ten times a second, and raises an error when a child
-   has ended and this stack did not end it. `devstack up` then stops everything. A caller that
-   wants to kill a host uses `kill`, which also takes the process out of `processes`. If another
-   program kills hosts, as in the demo, the caller asks `lost` for them and starts others.
+3. **Running.** `watch` looks at every child ten times a second. If a child has ended and this stack
+   did not end it, `watch` starts it again on its ports, after a pause that grows while the child
+   does not run for long. A broker or Azurite without `data` would come back empty, so there `watch`
+   raises an error. A caller that wants to kill a host, and to start another one later, uses `kill`,
+   which also takes the process out of `processes`. A caller that starts nothing again uses `check`.
 4. **A killed host** loses no message: each message that it had not settled is delivered again when
-   its lock ends, to another process of the group or to the next one. A killed broker loses no
-   message either if `data` is set. A killed Azurite loses what it has not saved yet.
+   its lock ends, to another process of the group or to the next one. With `data`, a killed broker
+   or Azurite loses nothing that it has answered.
 5. **Stop.** Hosts and commands stop first, because the hosts settle their messages and write to
    the table during the drain, and need both services for it. Then Azurite and the broker stop, at
    the same time. If `stop` is cancelled, it still ends every process, but does not wait for the
@@ -40,10 +40,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ from devstack.servicebus import read_config
 _READY_S = 60.0
 """Time for a broker or a host to be ready."""
 _WATCH_EVERY_S = 0.1
+_PAUSE_S = 1.0
+"""Time before a child that has ended starts again; it doubles until the child runs for long."""
+_PAUSE_S_MAX = 30.0
+_LONG_S = 60.0
+_COMMANDS_S = 15.0
+"""Time for the commands beside to use their ports."""
 _DRAIN_S = 2.0
 _EXIT_S = 0.8
 """Time for a host to end after its drain."""
@@ -86,6 +93,13 @@ class HostProcess(Child):
     """Another process of the group runs the timers and HTTP functions."""
 
 
+class _Command(Child):
+    """A command beside the host. It counts as started at once."""
+
+    def ready_line(self) -> dict[str, Any]:
+        return {}
+
+
 class Stack(AsyncRunnable):
     """Azure on one machine for one function app. `async with` starts and stops it.
 
@@ -102,7 +116,8 @@ class Stack(AsyncRunnable):
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
     - `allow_remote`: allow connections to services that are not on this machine.
-    - `beside`: shell commands that run too, with the host's settings in their environment.
+    - `beside`: shell commands that run too. Their environment has the host's settings, and with
+      `data` this directory as DEVSTACK_DATA.
     - `needs`: the ports of these commands, and what each is for; `problems` says which is busy.
     """
 
@@ -214,25 +229,16 @@ class Stack(AsyncRunnable):
                 self.logs = self._scratch.path
             for directory in filter(None, (self.logs, self._data)):
                 make_directory(directory)
-            # 1. Both services, then the hosts, then the commands.
-            await asyncio.gather(self._start_broker(), self._start_azurite())
-            await asyncio.gather(
-                *(self.start_group(functions, name=name) for name, functions in self._groups)
-            )
-            env = _environment() | self.host_settings()
-            for number, command in enumerate(self._commands, 1):
-                argv = ["/bin/sh", "-c", f"exec {command}"]
-                self.beside.append(Child(f"beside-{number}", argv, logs=self.logs, env=env))
-                self.beside[-1].start()
+            # 1. Both services, then the commands, then the hosts.
+            await _all(self._start_broker(), self._start_azurite())
+            await self._start_commands()
+            await _all(*(self.start_group(names, name=name) for name, names in self._groups))
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Stop the hosts, then Azurite and the broker, within `drain_s` + 3 seconds.
-
-        With `data`, Azurite has a minute to save.
-        """
+        """Stop the hosts, then Azurite and the broker, within `drain_s` + 3 seconds."""
         # 5. Hosts and commands first.
         deadline = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
@@ -263,10 +269,12 @@ class Stack(AsyncRunnable):
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
         self.broker = Child("servicebus", argv, logs=self.logs, env=_environment())
-        self.broker.start()
-        ready = await self.broker.until(self.broker.ready_line, timeout_s=_READY_S)
+        ready = await self.broker.start_async(timeout_s=_READY_S)
         self.servicebus_connection = str(ready["connection_string"])
         self.management_port = ready.get("management_port") or None
+        # 3. It has the same ports after each start.
+        argv[argv.index("--port") + 1] = str(ready["port"])
+        argv[argv.index("--management-port") + 1] = str(ready["management_port"])
 
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
@@ -274,6 +282,21 @@ class Stack(AsyncRunnable):
         self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
+
+    async def _start_commands(self) -> None:
+        """Start the commands, and wait a while until they use their ports."""
+        env = _environment() | self.host_settings()
+        if self._data is not None:
+            env["DEVSTACK_DATA"] = str(self._data)
+        for number, command in enumerate(self._commands, 1):
+            argv = ["/bin/sh", "-c", f"exec {command}"]
+            self.beside.append(_Command(f"beside-{number}", argv, logs=self.logs, env=env))
+            self.beside[-1].start()
+        deadline = time.monotonic() + _COMMANDS_S
+        while any(child.alive for child in self.beside) and time.monotonic() < deadline:
+            if all(map(_accepts, self._needs)):
+                break
+            await asyncio.sleep(_WATCH_EVERY_S)
 
     def _config_file(self) -> Path | None:
         if isinstance(self._config, Mapping):
@@ -299,6 +322,9 @@ class Stack(AsyncRunnable):
             ready = await host.until(host.ready_line, timeout_s=_READY_S)
             host.functions, host.http_port = list(ready["functions"]), ready["http_port"]
             host.ignores = ready.get("ignores", ())
+            # 3. It has the same port after each start.
+            if host.http_port and "--http-port" not in host.argv:
+                host.argv += ["--http-port", str(host.http_port)]
         return hosts
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
@@ -345,12 +371,6 @@ class Stack(AsyncRunnable):
             self.processes.remove(host)
         return [host.pid for host in hosts]
 
-    def lost(self) -> list[HostProcess]:
-        """Take the host processes that another program killed out of `processes`; return them."""
-        victims = [host for host in self.processes if host.killed and not host.stopping]
-        self.processes = [host for host in self.processes if host not in victims]
-        return victims
-
     @property
     def http_port(self) -> int | None:
         """The port of the first process that serves HTTP functions."""
@@ -364,17 +384,82 @@ class Stack(AsyncRunnable):
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
-            # 3. This child ended, and this stack did not end it.
             if not child.alive and not child.stopping:
-                if self._scratch is not None:
-                    self._scratch.keep()  # the logs in it explain the failure
-                raise ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")
+                raise self._failure(child)
 
-    async def watch(self) -> None:
-        """Run until a child ends, then raise as `check` does."""
+    def _failure(self, child: Child) -> ChildFailedError:
+        if self._scratch is not None:
+            self._scratch.keep()  # the logs in it explain the failure
+        return ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")
+
+    async def watch(self, report: Callable[[str], None]) -> None:
+        """Start each child again that ends, until cancelled; `report` gets a text for each event.
+
+        Raise ChildFailedError if the broker or Azurite ends and its data was in memory.
+        """
+        tasks: dict[Child, asyncio.Task[None]] = {}
+        try:
+            while True:
+                for child in self.children():
+                    if child not in tasks:
+                        tasks[child] = asyncio.create_task(self._keep(child, report))
+                    elif tasks[child].done():
+                        tasks[child].result()
+                await asyncio.sleep(_WATCH_EVERY_S)
+        finally:
+            await _cancel(tasks.values())
+
+    async def _keep(self, child: Child, report: Callable[[str], None]) -> None:
+        """Start a child again whenever it ends, until this stack stops it."""
+        pause_s, problem = 0.0, ""
         while True:
-            self.check()
-            await asyncio.sleep(_WATCH_EVERY_S)
+            since = time.monotonic()
+            while not problem:
+                if child.alive:
+                    await asyncio.sleep(_WATCH_EVERY_S)
+                elif child.stopping:
+                    return
+                else:
+                    child.kill_group()  # what it had started may hold its port
+                    problem = child.describe_end()
+            if self._data is None and child not in [*self.processes, *self.beside]:
+                raise self._failure(child)
+            lasted = time.monotonic() - since > _LONG_S
+            pause_s = _PAUSE_S if lasted or not pause_s else min(2 * pause_s, _PAUSE_S_MAX)
+            line, _, output = problem.partition("\n")
+            report(f"{line.rstrip(':.')}; it starts again in {pause_s:g} s.\n{output}".rstrip())
+            await asyncio.sleep(pause_s)
+            try:
+                await child.start_async(timeout_s=_READY_S)
+            except ChildFailedError as error:
+                if child.stopping:
+                    return
+                child.kill_group()
+                problem = str(error)
+            else:
+                report(f"{child.name} runs again: pid {child.pid}.")
+                problem = ""
+
+
+def _accepts(port: int) -> bool:
+    """Whether a process accepts connections on this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def _all(*works: Coroutine[Any, Any, object]) -> None:
+    """Do all of it at once; if a part fails, cancel the others and raise its error."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _environment() -> dict[str, str]:

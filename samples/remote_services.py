@@ -61,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-transient-attempts", type=int, help="later attempts of a key do not fail")
     add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys that a ledger holds")
-    add("--data", type=Path, metavar="DIR", help="keep the ledgers here")
+    data = Path(os.environ["DEVSTACK_DATA"], "services") if "DEVSTACK_DATA" in os.environ else None
+    add("--data", type=Path, default=data, metavar="DIR", help="keep the ledgers here")
     add("--port-base", type=int, help="first of five ports (default: free ports)")
     add("--exit-with-parent", action="store_true", help="end when standard input ends")
     return parser

@@ -41,13 +41,13 @@ def command(arguments: Sequence[str] | None = None) -> list[str]:
     desk = ["-m", "sas.cli", "desk"]
     up = [sys.executable, "-m", "devstack", "up", str(PROJECT), "--ports", options.ports]
     if options.data is not None:
-        data = options.data.resolve()
-        up += ["--data", str(data)]
-        services += ["--data", str(data / "services")]
+        up += ["--data", str(options.data.resolve())]
+    for index, name in enumerate(SERVICES):  # they listen before an order can call them
+        up += ["--needs", f"{base + index}=service {name}"]
     for name, url in urls.items() if base != PORT_BASE else ():
         up += ["--setting", f"ORDERS_{name.upper()}_URL={url}"]
     if options.ports == "free":
-        desk += ["--port", "0"]
+        desk += ["--port", str(free_port())]
     services += shlex.split(options.services)
     up += [word for part in (services, desk) for word in ("--with", _line(part))]
     return up + others

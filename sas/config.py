@@ -133,7 +133,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         retention=timedelta(
             days=_whole_number(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
         ),
-        callback_keys=_callback_keys(env),
+        callback_keys=read_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )
 
@@ -356,7 +356,12 @@ def read_payload_codec(env: Mapping[str, str]) -> PayloadCodec | None:
         ) from None
 
 
-def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
+def read_callback_keys(env: Mapping[str, str]) -> CallbackKeys:
+    """Return the keys of callbacks, and the address of their endpoint.
+
+    Raises:
+        SettingError: a key is too short, or the address is none.
+    """
     text, url = env.get("SAS_CALLBACK_KEY"), env.get("SAS_CALLBACK_URL") or None
     if url is not None:
         _check_address("SAS_CALLBACK_URL", url, "https://APP.azurewebsites.net/api/callbacks")

@@ -1,10 +1,9 @@
-"""What ``sas new`` writes: a small template, and the files of this repository that it runs with.
+"""The files of a project: what ``sas new`` writes, and what ``sas infra`` adds to deploy it.
 
-A project is deployed with the same Bicep and hooks as this repository, so it gets a copy of them.
-The files that only a project has are in ``template/``. In a working copy of this repository all of
-them are read in their places. The wheel has them in ``project_files/`` beside this module, where
-tools/wheel.py puts them. This module uses only the standard library, because the build of the wheel
-imports it.
+A project is deployed with the Bicep and the workflows of this repository, and ``sas infra`` copies
+them. The files that only a project has are in ``template/``. ``sas.distribution.files`` says where
+all of them are. This module uses only the standard library, because the build of the wheel imports
+it.
 """
 
 from __future__ import annotations
@@ -12,36 +11,26 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sas.distribution import version
+from sas.distribution import files, version
 
-FILES = "project_files"
 TEMPLATE = "template/"
-SOURCES = (
-    "infra/",
-    "azure.yaml",
-    "host.json",
-    ".funcignore",
-    ".github/workflows/deploy.yml",
-    "tools/__init__.py",
-    "tools/azd_hooks.py",
-    "tools/github_deploy.py",
-    "tools/infra_queues.py",
-    "tools/queues.py",
-    TEMPLATE,
-)
-"""The files, and the folders (with a slash at the end). The template's files go to the top."""
+WORKFLOW = "template/.github/"
+NEW = ("host.json", TEMPLATE)
+"""The files of every project, and the folders (with a slash at the end). The template's files go to
+the top, without ``WORKFLOW``."""
+DEPLOYMENT = ("infra/", "azure.yaml", ".funcignore", ".github/workflows/deploy.yml", WORKFLOW)
+"""The files that a project needs to be deployed."""
+PAGES = ("docs/", "CHANGELOG.md")
+"""The pages that ``sas docs`` shows, with ``infra/README.md``."""
 WHEELS = {
     "requirements.txt": "scheduler_agent_supervisor",
     "requirements-dev.txt": "scheduler_agent_supervisor_devstack",
 }
 """The wheels that a project can get, each by the requirements file that names it."""
-_QUEUES = ("--agents", "stock", "payment", "--applications", "web")
-_SETTINGS = ("--settings", "STOCK_URL", "PAYMENT_URL")
+_NOT_PAGES = ("docs/site/", "docs/images/")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _OUTSIDE_LINK = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 """A link to a page of this repository that the project does not get."""
@@ -60,45 +49,66 @@ def create(project: Path, wheels: Path | None = None) -> None:
         ProjectError: the directory holds something, cannot be the name of a project, or has no
             wheels of this version.
     """
-    name = project.resolve().name.lower().replace("_", "-")
-    if not _NAME.fullmatch(name):
-        raise ProjectError(
-            f"{project.name!r} cannot be the name of a project: "
-            "use letters and digits, with - between them"
-        )
     if project.exists() and any(project.iterdir()):
         raise ProjectError(f"{project} is not empty: name a new directory")
+    name = _name(project)
     wheel_of = _wheels(wheels) if wheels else {}
-    root = _root()
-    for source in sources(root):
-        path = project / source.removeprefix(TEMPLATE)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = (root / source).read_text(encoding="utf-8")
-        path.write_text(_filled(source, text, name), encoding="utf-8")
+    for source in sources(NEW):
+        if not source.startswith(WORKFLOW):
+            _copy(source, project, name)
     for requirements, wheel in wheel_of.items():
         _pin(project / requirements, wheel)
-    subprocess.run(  # noqa: S603  # a file that was written just now
-        [sys.executable, "-B", "-m", "tools.queues", *_QUEUES, *_SETTINGS],
-        cwd=project,
-        check=True,
-        capture_output=True,
-    )
 
 
-def sources(root: Path) -> Iterator[str]:
-    """Return the path of each file below ``root``."""
-    for source in SOURCES:
+def add_deployment(project: Path) -> list[str]:
+    """Write what a project needs to be deployed, if it has no ``infra/`` yet; return the paths.
+
+    A file that is there stays as it is.
+
+    Raises:
+        ProjectError: the directory cannot be the name of a project.
+    """
+    if (project / "infra").is_dir():
+        return []
+    name = _name(project)
+    paths = [_copy(source, project, name) for source in sources(DEPLOYMENT)]
+    return [path for path in paths if path]
+
+
+def sources(listed: tuple[str, ...], root: Path | None = None) -> Iterator[str]:
+    """Yield the path of each listed file, and of each file in the listed folders."""
+    root = root or files()
+    for source in listed:
         if not source.endswith("/"):
             yield source
             continue
         for path in sorted((root / source).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(root).as_posix()
+            name = path.relative_to(root).as_posix()
+            is_source = path.is_file() and "__pycache__" not in path.parts
+            if is_source and not name.startswith(_NOT_PAGES):
+                yield name
 
 
-def _root() -> Path:
-    files = Path(__file__).with_name(FILES)
-    return files if files.is_dir() else Path(__file__).resolve().parents[1]
+def _name(project: Path) -> str:
+    name = project.resolve().name.lower().replace("_", "-")
+    if not _NAME.fullmatch(name):
+        raise ProjectError(
+            f"{project.resolve().name!r} cannot be the name of a project: "
+            "use letters and digits, with - between them"
+        )
+    return name
+
+
+def _copy(source: str, project: Path, name: str) -> str:
+    """Write a file of the project; return its path, or an empty text if it is there already."""
+    target = source.removeprefix(TEMPLATE)
+    path = project / target
+    if path.exists():
+        return ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = (files() / source).read_text(encoding="utf-8")
+    path.write_text(_filled(source, text, name), encoding="utf-8")
+    return target
 
 
 def _filled(source: str, text: str, name: str) -> str:

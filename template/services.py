@@ -1,12 +1,16 @@
 """A stand-in for your remote services: python services.py PORT
 
 It keeps the two rules of every remote service: the same Idempotency-Key again has no second effect,
-and after a DELETE of a key a later POST with it is refused.
+and after a DELETE of a key a later POST with it is refused. `devstack up` names a directory in
+DEVSTACK_DATA: what is kept there outlives `kill -9`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,9 +20,12 @@ PRICE = 20
 class Services:
     """Stock and payment, on one port."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
         self.effects: dict[str, dict[str, object]] = {}
-        self.undone: set[str] = set()
+        self.undone: dict[str, bool] = {}
+        self._file = file
+        if file and file.exists():
+            self.effects, self.undone = json.loads(file.read_text(encoding="utf-8"))
 
     async def post(self, request: web.Request) -> web.Response:
         """Reserve or charge, once for each key. The card named "declined" is declined."""
@@ -29,13 +36,22 @@ class Services:
             return web.json_response({"type": "declined", "detail": "no such card"}, status=422)
         price = PRICE * int(body.get("quantity", 1))
         effect = {"number": len(self.effects) + 1, "price": body.get("amount", price)}
-        return web.json_response(self.effects.setdefault(key, effect), status=201)
+        effect = self.effects.setdefault(key, effect)
+        self._keep()
+        return web.json_response(effect, status=201)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Undo, and remember it."""
         key = request.headers["Idempotency-Key"]
-        self.undone.add(key)
-        return web.json_response({"undone": self.effects.pop(key, None) is not None})
+        is_undone = self.undone.setdefault(key, self.effects.pop(key, None) is not None)
+        self._keep()
+        return web.json_response({"undone": is_undone})
+
+    def _keep(self) -> None:
+        if self._file:
+            part = self._file.with_suffix(".part")
+            part.write_text(json.dumps([self.effects, self.undone]), encoding="utf-8")
+            part.replace(self._file)
 
     async def show(self, _request: web.Request) -> web.Response:
         """Show what is reserved and charged."""
@@ -52,8 +68,10 @@ class Services:
 
 def main(port: int) -> None:
     """Serve until Ctrl-C."""
+    data = os.environ.get("DEVSTACK_DATA")
+    services = Services(Path(data, "services.json") if data else None)
     try:
-        web.run_app(Services().app(), host="127.0.0.1", port=port, print=None)
+        web.run_app(services.app(), host="127.0.0.1", port=port, print=None)
     except OSError as error:
         sys.exit(
             f"services.py cannot listen on port {port} ({error.strerror}): stop what listens "

@@ -18,6 +18,7 @@ LONG_FILES = (
     "test_your_own_tests.py",
     "test_new_project.py",
     "test_kills.py",
+    "test_kill_9.py",
     "test_demo.py",
     "test_operator_cli.py",
     "test_devstack_up.py",

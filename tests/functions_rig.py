@@ -38,12 +38,11 @@ from sas.bootstrap import Application
 from sas.codec import external
 from sas.codec.external import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.config import read_applications
+from sas.deploy.queues import emulator_config, read_list, with_agents
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
 from tests import business
-from tools.infra_queues import read_list
-from tools.queues import emulator_config, set_agents
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
@@ -308,8 +307,7 @@ def time_allowed_is_over() -> Iterator[None]:
 def own_queues(settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the emulator's configuration with the tests' agents and applications."""
     bound = read_applications(settings or {})
-    listed = read_list(ROOT / "infra")
-    set_agents(listed, list(business.AGENTS))
+    listed = with_agents(read_list(ROOT), business.AGENTS)
     applications = [name.removeprefix(listed["responsePrefix"]) for name in (SHOP, WHOLESALE)]
     return emulator_config(listed, applications, bound)
 

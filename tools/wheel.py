@@ -1,7 +1,7 @@
-"""How the wheel of ``sas`` gets the files of ``sas new``: setuptools calls ``BuildPy``.
+"""How the wheel of ``sas`` gets the files of a project and the pages: setuptools calls ``BuildPy``.
 
-The files are those of this repository (``sas.project.SOURCES``). Git has no second copy of them.
-The build copies them into the wheel. In a working copy ``sas new`` reads them where they are.
+The files are those of this repository (``sas.project``). Git has no second copy of them. The build
+copies them into the wheel. In a working copy ``sas`` reads them where they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class BuildPy(build_py):  # type: ignore[misc]  # it has no types
-    """Builds the package, and copies the files of ``sas new`` into it."""
+    """Builds the package, and copies the files of projects and the pages into it."""
 
     def run(self) -> None:
         """See the class."""
@@ -24,10 +24,11 @@ class BuildPy(build_py):  # type: ignore[misc]  # it has no types
         if self.editable_mode:
             return
         sys.path.insert(0, str(ROOT))
-        from sas.project import FILES, sources  # noqa: PLC0415  # it is importable from here on
+        from sas.distribution import FILES  # noqa: PLC0415  # it is importable from here on
+        from sas.project import DEPLOYMENT, NEW, PAGES, sources  # noqa: PLC0415
 
         sys.path.remove(str(ROOT))
-        for name in sources(ROOT):
+        for name in sources((*NEW, *DEPLOYMENT, *PAGES), ROOT):
             target = Path(self.build_lib) / "sas" / FILES / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)

@@ -9,7 +9,6 @@ import json
 import re
 import signal
 import struct
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import orders
-from devstack.azurite import Azurite
+from devstack.children import Child
 from devstack.inputs import ChildFailedError
 from devstack.stack import Stack
 from lab.chaos.faults import Fault, Kind
@@ -35,8 +34,6 @@ INSIDE = Path(__file__).parent / "inside"
 LOCK = "PT5S"
 """The shortest lock that Azure allows, so that messages of a killed host come again soon."""
 TIME_ALLOWED_S = 20
-SAVED_AFTER_S = 1.5
-UNSAVED_S_MAX = 12.0
 ATTEMPTS_MAX = 10
 LEDGER_MAX = 1_000_000
 
@@ -171,48 +168,18 @@ class System:
         """``kill -9`` the broker; start it again on its ports, with its data."""
         broker = self.stack.broker
         assert broker is not None
-        ports = {
-            "--port": str((broker.ready_line() or {})["port"]),
-            "--management-port": str(self.stack.management_port),
-        }
         broker.kill()
         await asyncio.sleep(fault.seconds)
-        for name, value in ports.items():
-            broker.argv[broker.argv.index(name) + 1] = value
-
-        async def start() -> None:
-            broker.start()
-            await broker.until(broker.ready_line, timeout_s=60)
-
-        await _persist(start)
+        await _persist(broker)
 
     async def _kill_azurite(self, fault: Fault) -> None:
-        """``kill -9`` Azurite; start it again on its port with its tables.
-
-        Azurite saves its tables every five seconds, but Table Storage keeps everything that it has
-        answered. So the proxy first refuses requests for some seconds, and Azurite is killed only
-        after it has saved.
-        """
+        """``kill -9`` Azurite; start it again on its port with its tables."""
         azurite = self.stack.azurite
         assert azurite is not None
         assert azurite.child is not None
-        await self.proxy.change(Weather.REFUSED)
-        await self._saved()
         azurite.child.kill()
         await asyncio.sleep(fault.seconds)
-        successor = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
-        self.stack.azurite = successor
-        await _persist(successor.start_async)
-        await self.proxy.change(Weather.FINE)
-
-    async def _saved(self) -> None:
-        """Wait until Azurite has saved after this moment, or has had nothing to save."""
-        path = self.folder / "data" / "azurite" / "__azurite_db_table__.json"
-        since = time.time()
-        while time.time() < since + UNSAVED_S_MAX:
-            if path.exists() and path.stat().st_mtime > since + SAVED_AFTER_S:
-                return
-            await asyncio.sleep(0.1)
+        await _persist(azurite.child)
 
     async def _kill_all(self, fault: Fault) -> None:
         """``kill -9`` everything, and start it again."""
@@ -289,16 +256,17 @@ class System:
         return not any([await self.store.oldest_due(shard) for shard in self.store.shards])
 
 
-async def _persist(start: Callable[[], Awaitable[None]]) -> None:
+async def _persist(child: Child) -> None:
     """Start a process on its old port. Try again, because another may hold it for a moment."""
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return await start()
+            await child.start_async(timeout_s=60)
         except ChildFailedError:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
+        else:
+            return
         await asyncio.sleep(1.0)
-    return None
 
 
 @asynccontextmanager

@@ -97,7 +97,7 @@ RUN_ON = (
         "                _ = tried\n",
     ),
     _mutant(
-        "a request whose inline agent has a bug travels as if no call went out",
+        "a request whose handler has a bug travels as if no call went out",
         _RUN_ON,
         "await self.send_again([tried])",
         "await self.send_again([message])",

@@ -30,8 +30,6 @@ from sas.codec.external import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-RESTARTS_MAX = 10
-"""So many host processes that were killed from outside are started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ async def _orders(
             asyncio.create_task(_kill_host(stack, name, share * scenario.STEPS * orders, screen))
             for name, share in scenario.KILLS.items()
         ),
-        asyncio.create_task(_restart_killed(stack, screen)),
+        asyncio.create_task(stack.watch(screen.event)),  # a host that you kill starts again
     ]
     try:
         await _show(screen, remote, tally, tasks)
@@ -178,21 +176,6 @@ async def _kill_host(stack: Stack, name: str, calls: float, screen: Screen) -> N
     await asyncio.sleep(scenario.RESTART_AFTER_S)
     [started] = await stack.start_group(scenario.GROUPS[name], name=name)
     screen.event(f"process {started.pid} ({name}) replaces it")
-
-
-async def _restart_killed(stack: Stack, screen: Screen) -> None:
-    """Replace host processes killed from outside, as Azure does; raise if another part dies."""
-    for _ in range(RESTARTS_MAX):
-        while not (dead_hosts := stack.lost()):
-            stack.check()
-            await asyncio.sleep(0.1)
-        for host in dead_hosts:
-            screen.killed(
-                f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
-            )
-            started = await stack.start_group(scenario.GROUPS[host.group], name=host.group)
-            screen.event(f"process {started[0].pid} ({host.group}) replaces it")
-    await stack.watch()
 
 
 async def _judge(

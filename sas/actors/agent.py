@@ -17,7 +17,8 @@
    attempt, delivery and dispatch, so the service has one effect at most. The call races three
    moments: CompleteBy, the end of the function, and for a probe the last moment for a reply.
 6. **Retry.** A transient error is retried after a growing pause, until CompleteBy. A pause that
-   would outlast the function becomes a put-back.
+   would outlast the function becomes a put-back. Any other error is a bug of the agent: the step
+   waits until a deploy mends it (``sas.engine.failing_agent``).
 7. **Answer or be silent.** A reply (done or refused) goes to the scheduler while there is time.
    Time is over when CompleteBy has passed, whatever the service answered meanwhile, because the
    supervisor recovers the step then. Time is over, too, when no further call may begin before
@@ -69,6 +70,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.failing_agent import FailingAgent, FailingAgentError
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
 from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
 from sas.engine.request_content import RequestContent
@@ -138,6 +140,7 @@ class AgentActor:
         self._name = name
         self._agent = agent
         self._attempts = Attempts(name, context, policy, guards)
+        self._failing = FailingAgent(context, name)
         self._content = RequestContent(context, name)
         self._long_steps = long_steps
         self._callbacks = callbacks
@@ -148,8 +151,6 @@ class AgentActor:
 
         Raises:
             UnavailableError: put the message back (``sas.engine.receiver``).
-            Exception: the agent has a bug: it raised neither a refusal nor a transient error.
-                Redeliver the message.
         """
         with tracing.received(f"agent {self._name}", "agent", delivery.properties):
             # 1. Receive.
@@ -196,9 +197,17 @@ class AgentActor:
             # 3 to 6. Content, admit, call, retry.
             answer = await self._work(call)
         except MustWaitError as wait:
+            if call.failures and call.state is CallState.GOES_ON:  # it still waits for its agent
+                pause = max(wait.until - self._context.clock.now(), CALL_AGAIN_AFTER)
+                return await self._answer(StillRunning(pause), call)
             if not call.is_close(wait.until):
                 await self._put_back(call, delivery, wait.until)
                 return None
+        except FailingAgentError as error:
+            await self._failing.report(call, error)
+            return await self._answer(StillRunning(error.pause), call)
+        else:
+            await self._failing.ended_well(call)
         # 7. Answer or be silent.
         if answer is None or call.is_late():
             call.move(CallEvent.TIME_OVER)
@@ -266,6 +275,7 @@ class AgentActor:
 
         Raises:
             MustWaitError: no call may go out before a time, perhaps because CompleteBy has passed.
+            FailingAgentError: the agent has a bug.
         """
         request = call.request
         if call.is_late():
@@ -392,6 +402,7 @@ class Attempts:
         Raises:
             RefusedError: the remote service refused for good.
             MustWaitError: no call may go out before a time.
+            FailingAgentError: the agent raised any other error: it has a bug.
         """
         number = 0
         newest: AttemptError | None = None  # as it is kept beside the order
@@ -406,9 +417,10 @@ class Attempts:
             except (RefusedError, MustWaitError, UnavailableError):
                 raise
             except Exception as error:
-                text = f"{type(error).__name__}: {error}"
-                await self._keep(call, self._error(call, number, "agent-bug", text))
-                raise
+                call.failures += 1
+                bug = FailingAgentError(error, call.failures)
+                await self._keep(call, self._error(call, call.failures, bug.kind, str(bug)))
+                raise bug from error
             # 6. Retry. The text of the service is not logged: it may quote the order.
             log.info(
                 "attempt %d: order %s step %s %s: %s; again in %.1f s",

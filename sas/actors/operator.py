@@ -59,7 +59,7 @@ class Operator:
             if refusal:
                 return None
             try:
-                rules = self._business.workflow_of(order).rules
+                rules = self._context.rules.of(self._business.workflow_of(order), now)
             except UnknownWorkflowError as error:
                 delivery.leave_to_others(error, now, self._deploy_wait)
                 refusal = f"{error}; deploy it again as it was, beside the newer versions"
@@ -73,7 +73,9 @@ class Operator:
             except ValueError as error:
                 refusal = f"its input is not accepted: {error}"
                 return None
-            decision = decide_command(order, accepted, rules, now=now)
+            decision = decide_command(
+                order, accepted, rules, now=now, instance=self._context.instance
+            )
             if decision is None:
                 refusal = why_not(order, command.verb)
             return decision
@@ -84,6 +86,8 @@ class Operator:
             reason=command.reason,
             external_sent=delivery.external_sent,
         )
+        if command.verb is Verb.CALLBACK:  # it may ask agents for the next steps
+            await self._context.rules.refresh()
         result = await self._runner.run(command.order_id, trigger, decide)
         if result in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
@@ -176,6 +180,8 @@ def _unfit(order: Order, command: Command) -> str:
     by_name = {step.name: step for step in order.steps}
     if command.step is not None and command.step not in by_name:
         return f"it has no step {command.step!r}, only {', '.join(by_name)}"
+    if command.verb is Verb.CALLBACK:
+        return ""
     if command.verb not in {Verb.RESUBMIT, Verb.SKIP}:
         names_part = command.step is not None or command.input is not None
         return "it is for the whole order: name no step, and give no input" if names_part else ""

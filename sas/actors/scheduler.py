@@ -101,10 +101,10 @@ class Scheduler:
             if 0 <= reply.step < len(order.steps):
                 name = order.steps[reply.step].name
                 tracing.about(step=name)
+            rules, instance = self._rules(order, now), self._context.instance
             if isinstance(reply, Progress):
-                return progressed(order, reply, now=now)
-            instance = self._context.instance
-            return answer(order, reply, self._rules(order, now), now=now, instance=instance)
+                return progressed(order, reply, rules, now=now, instance=instance)
+            return answer(order, reply, rules, now=now, instance=instance)
 
         def by(order: Order) -> str:
             agents = self._business.workflow_of(order).steps[reply.step].agents

@@ -92,14 +92,18 @@ class HttpService:
             WeakKeyDictionary()
         )
 
+    @property
+    def has_setting(self) -> bool:
+        """Whether its address is in a setting."""
+        return not self.setting.startswith(("http://", "https://"))
+
     def address(self) -> str:
         """Return the base address, without a slash at its end.
 
         Raises:
             LookupError: the setting is not an http(s) address.
         """
-        is_address = self.setting.startswith(("http://", "https://"))
-        text = self.setting if is_address else os.environ.get(self.setting, "")
+        text = os.environ.get(self.setting, "") if self.has_setting else self.setting
         if not text.startswith(("http://", "https://")):
             raise LookupError(
                 f"{self.setting}={text!r}: give the http(s) address of the {self._name} service"

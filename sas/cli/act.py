@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import getpass
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,15 +70,21 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     if verb in {Verb.RESUBMIT, Verb.SKIP}:
         parser.add_argument("--step", metavar="NAME", help="only this failed step")
         use = "what the step gets instead of the order" if verb is Verb.RESUBMIT else "its result"
-        parser.add_argument("--input", metavar="JSON", help=f"JSON, or @FILE: {use}")
+        parser.add_argument("--input", metavar="JSON", help=f"JSON, @FILE, or -: {use}")
+    group = parser.add_argument_group("many orders at once")
+    selection.add_arguments(group, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
+    add_sending(parser)
+    args.add_json(parser, "one JSON object for each order instead of text")
+
+
+def add_sending(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that every command has: what was seen, by whom, and how to send it."""
     parser.add_argument(
         "--seq",
         type=int,
         metavar="N",
         help="refuse if the order has changed since this seq (default: its seq now)",
     )
-    group = parser.add_argument_group("many orders at once")
-    selection.add_arguments(group, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
     add_name(parser)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
@@ -93,7 +100,6 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         f"run again (default: {COMMAND_WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
-    args.add_json(parser, "one JSON object for each order instead of text")
 
 
 def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
@@ -109,18 +115,27 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
     if query is not None and verb is Verb.RESUBMIT and arguments.input is not None:
         raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
-    options = CommandOptions(
-        intent=_intent(arguments, verb),
+    options = read_options(arguments, _intent(arguments, verb))
+    if query is None:
+        return partial(change_one, options, arguments.order_id, arguments.seq)
+    return partial(_change_many, _for_fingerprint(options, query), query)
+
+
+def read_options(arguments: argparse.Namespace, intent: Intent) -> CommandOptions:
+    """Return what a verb does, and how, as the command line and the environment say.
+
+    Raises:
+        UsageError: the environment names no namespace, or one that cannot exist.
+    """
+    return CommandOptions(
+        intent=intent,
         bus=args.read_bus(os.environ),
         queues=read_queues(os.environ),
-        sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
+        sure=arguments.yes or intent.verb is Verb.ACKNOWLEDGE,
         dry_run=arguments.dry_run,
         wait_s=None if arguments.no_wait else arguments.wait,
         as_json=arguments.json,
     )
-    if query is None:
-        return partial(_change_one, options, arguments.order_id, arguments.seq)
-    return partial(_change_many, _for_fingerprint(options, query), query)
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
@@ -128,7 +143,7 @@ def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
     reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
         return Intent(verb=verb, by=by, reason=reason)
-    text = _input(arguments.input) if arguments.input is not None else None
+    text = read_input(arguments.input, "--input") if arguments.input is not None else None
     return Intent(verb=verb, by=by, step=arguments.step, input=text, reason=reason)
 
 
@@ -151,16 +166,22 @@ def name_of(arguments: argparse.Namespace) -> str:
     return commands.check_name(by, "--by" if arguments.by else OPERATOR_SETTING)
 
 
-def _input(text: str) -> str:
-    """Return the JSON text of --input."""
-    if text.startswith("@"):
+def read_input(text: str, name: str) -> str:
+    """Return the JSON text of an argument ``name``: itself, of a file (@FILE), or of stdin (-).
+
+    Raises:
+        UsageError: it cannot be read, or ``commands.checked_input`` refuses it.
+    """
+    if text == "-":
+        body = sys.stdin.buffer.read()
+    elif text.startswith("@"):
         try:
             body = Path(text[1:]).read_bytes()
         except OSError as error:
             raise UsageError(f"cannot read {text[1:]}: {error.strerror}") from None
     else:
         body = text.encode("utf-8", "surrogateescape")
-    return commands.checked_input(body, "--input", read_payload_codec(os.environ))
+    return commands.checked_input(body, name, read_payload_codec(os.environ))
 
 
 def _user() -> str:
@@ -187,9 +208,16 @@ def _for_fingerprint(options: CommandOptions, query: OrderQuery) -> CommandOptio
 # -- One order, or many -----------------------------------------------------------------------
 
 
-async def _change_one(
+async def change_one(
     options: CommandOptions, order_id: str, seq: int | None, store: StateStore
 ) -> int:
+    """Say what a command would do to one order, ask, send it, and tell its result.
+
+    Return the exit code.
+
+    Raises:
+        NotPossibleError: the order has changed since ``seq``, or does not allow the command.
+    """
     verb = options.intent.verb
     order = await finding.load(store, order_id)
     if seq is not None and seq != order.seq:

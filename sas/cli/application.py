@@ -26,17 +26,18 @@ PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 """Errors whose text says enough without the name of their class."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class App:
     """The name of an application, and the folder from which it is imported.
 
     The name is MODULE or MODULE:NAME. ``label`` says in errors which application it is, and who
-    named it.
+    named it. ``orders`` is a file of example orders, in the same folder.
     """
 
     name: str
     folder: Path
     label: str
+    orders: str | None = None
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +142,9 @@ def _found(name: str) -> Any:
 
 def _named(argument: str | None) -> App | None:
     if argument is not None:
-        return App(argument, Path(), f"--app {argument}")
+        file = Path(PROJECT_FILE)
+        orders = table_of(file).get("orders") if file.is_file() else None
+        return App(name=argument, folder=Path(), label=f"--app {argument}", orders=orders)
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / PROJECT_FILE
@@ -151,20 +154,38 @@ def _named(argument: str | None) -> App | None:
 
 
 def _in_project(file: Path, folder: Path) -> App | None:
-    """Return the application that a project's file names; None if it names none.
+    """Return the application that a project's file names; None if it names none."""
+    table = table_of(file)
+    name = table.get("app")
+    if name is None:
+        return None
+    label = f"app {name!r} of {file}"
+    return App(name=name, folder=folder, label=label, orders=table.get("orders"))
+
+
+_TEXTS = ("app", "orders")
+_LISTS = ("applications", "bound", "settings")
+
+
+def table_of(file: Path) -> dict[str, Any]:
+    """Return the table ``[tool.sas]`` of a project's file; ``{}`` if it has none.
+
+    ``app`` and ``orders`` are texts; ``applications``, ``bound`` and ``settings`` lists of texts.
 
     Raises:
-        UsageError: the file cannot be read, or its table ``[tool.sas]`` is wrong.
+        UsageError: the file cannot be read, or the table is wrong.
     """
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(table, dict) or not table.keys() <= {"app"}:
-        raise UsageError(f'{file}: [tool.sas] has only the member app, like app = "orders"')
-    name = table.get("app")
-    if name is None:
-        return None
-    if not isinstance(name, str):
-        raise UsageError(f'{file}: app of [tool.sas] is no text: write app = "orders"')
-    return App(name, folder, f"app {name!r} of {file}")
+    if not isinstance(table, dict) or not table.keys() <= {*_TEXTS, *_LISTS}:
+        members = ", ".join((*_TEXTS, *_LISTS))
+        raise UsageError(f'{file}: [tool.sas] has only {members}, like app = "orders"')
+    for member, value in table.items():
+        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        if not (is_list if member in _LISTS else isinstance(value, str)):
+            example = f'{member} = ["web"]' if member in _LISTS else 'app = "orders"'
+            kind = "list of texts" if member in _LISTS else "text"
+            raise UsageError(f"{file}: {member} of [tool.sas] is no {kind}: write {example}")
+    return table

@@ -28,7 +28,7 @@ from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
 from sas.operate.letters import Submitted
-from sas.operate.why import Fold, change, folded, sent, spelled
+from sas.operate.why import MENDED, Fold, bug_of, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
 
 SHOW = """\
@@ -131,7 +131,9 @@ def page(
     yield from _head(order)
     yield ""
     yield from output.table(
-        STEP_COLUMNS, [_row(step) for step in order.steps], [_below(step) for step in order.steps]
+        STEP_COLUMNS,
+        [_row(step) for step in order.steps],
+        [_below(step, now) for step in order.steps],
     )
     yield ""
     if journal and journal[0].seq > 1:
@@ -179,7 +181,7 @@ def _after_failure(order: Order) -> str:
     )
 
 
-def _while_under_way(order: Order, now: datetime) -> str:
+def _while_under_way(order: Order, now: datetime) -> str:  # noqa: PLR0911  one for each wait
     open_steps = [step for step in order.steps if step.complete_by is not None]
     if not open_steps:
         return "no step is open: report this as a bug, with this page."
@@ -195,9 +197,21 @@ def _while_under_way(order: Order, now: datetime) -> str:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         until = output.phrase("until", step.complete_by)
         return f"nothing to do: {step.name} rests {until}, then it is {action}."
+    if (bug := bug_of(step, now)) is not None:
+        return f"deploy a mended version of the agent of {step.name} ({bug.message}). {MENDED}"
+    if step.awaits_callback:
+        return f"nothing to do: {finding.doing_of(step)}; {of_callback(order, step)}."
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, to be done {by}."
     return f"nothing to do: {step.name} is ready; a scheduler claims it {by}."
+
+
+def of_callback(order: Order, step: StepRecord) -> str:
+    """Return what an operator can do about a step that waits for a callback."""
+    return (
+        f"`sas callback {order.order_id} --step {step.name}` shows where it is to be sent, and can "
+        "end the step by hand"
+    )
 
 
 def _head(order: Order) -> Iterator[str]:
@@ -234,18 +248,22 @@ def _row(step: StepRecord) -> tuple[str, ...]:
     )
 
 
-def _below(step: StepRecord) -> list[str]:
+def _below(step: StepRecord, now: datetime) -> list[str]:
     """Return the lines below a step: errors, until when it rests, its agent, its progress."""
     lines = [f"{step.error.code}: {step.error.message}"] if step.error else []
     error, ended_states = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
     if error is not None and step.process_state not in ended_states:
         attempt = f"epoch {error.epoch}, attempt {error.attempt}, {time_of(error.at)}"
-        lines.append(f"last error ({attempt}): {error.kind}: {error.message}")
+        again = f"; it is called again {output.phrase('by', error.again_by)}"
+        again = again if bug_of(step, now) else ""
+        lines.append(f"last error ({attempt}): {error.kind}: {error.message}{again}")
     if step.resting:
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         lines.append(f"resting {output.phrase('until', step.complete_by)}, then it is {action}")
     if step.call.route:
         lines.append(f"with agent number {step.call.route + 1} of the step")
+    if step.awaits_callback:
+        return [*lines, f"waits for the callback {finding.until_callback(step)}"]
     return [*lines, step.note] if step.note else lines
 
 

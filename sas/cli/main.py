@@ -1,13 +1,14 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in its ``VERBS``.
 
 - Orders: ``submit`` sends them (with ``submission`` and ``reading``). ``listing`` lists and exports
-  many, ``look`` shows one, and ``why`` explains one. ``act`` changes orders.
+  many, ``look`` shows one, and ``why`` explains one. ``act`` and ``callback`` change orders.
 - The system: ``watch`` shows its state, ``health`` shows circuits and incidents, and ``doctor``
   checks settings and rights.
 - Messages: ``inboxes`` has the alerts and the rejected messages, ``dlq`` the dead letters, and
   ``queues`` any queue. They send messages again with ``moving``.
-- A project: ``new`` writes one. ``workflows`` checks a deploy. ``sim`` simulates workflows.
-- ``desk`` starts the page.
+- A project: ``new`` writes one, ``infra`` what deploys it. ``workflows`` checks a deploy. ``sim``
+  simulates workflows.
+- ``desk`` starts the page. ``docs`` prints the documentation.
 
 All of them share ``arguments``, ``application``, ``selection`` (which orders) and ``output``.
 """
@@ -24,11 +25,14 @@ from pathlib import Path
 
 from sas.cli import (
     act,
+    callback,
     desk,
     dlq,
+    docs,
     doctor,
     health,
     inboxes,
+    infra,
     listing,
     look,
     new,
@@ -51,6 +55,7 @@ VERBS: Sequence[Subcommand] = (
     *look.VERBS,
     *why.VERBS,
     *act.VERBS,
+    *callback.VERBS,
     *watch.VERBS,
     *doctor.VERBS,
     *health.VERBS,
@@ -61,6 +66,8 @@ VERBS: Sequence[Subcommand] = (
     *sim.VERBS,
     *desk.VERBS,
     *new.VERBS,
+    *infra.VERBS,
+    *docs.VERBS,
 )
 EPILOG = f"""\
 exit codes:
@@ -136,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sas",
         description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
-        "see what became of them, and act when one fails (docs/operating.md).",
+        "see what became of them, and act when one fails (sas docs operating).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

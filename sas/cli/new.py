@@ -14,9 +14,9 @@ from sas.operate.errors import UsageError
 from sas.project import ProjectError, create
 
 NEW = """\
-Write a project of your own into a new directory: function_app.py, host.json, settings, infra and
-azure.yaml for azd, a workflow of two steps with its agents, tests, a CI workflow, Makefile and
-README. It runs on the installed packages; nothing of them is copied.
+Write a project of your own into a new directory: function_app.py, host.json, settings, a workflow
+of two steps with its agents, tests, Makefile and README. It runs on the installed packages; nothing
+of them is copied. `sas infra` adds what deploys it.
 
   sas new my-orders
   cd my-orders && make test && make up

@@ -20,7 +20,7 @@ from sas.codec.strict import MalformedError
 from sas.config import read_queues
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.guard import breakers
@@ -117,14 +117,18 @@ async def _explanation(
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
         message = await _message(bus, order, waits=waits, queues=queues, agents=names)
         waits = _with_agent(waits, message, queues, circuits)
+        if waits.step is not None and waits.step.awaits_callback and not waits.todo:
+            waits = replace(waits, todo=look.of_callback(order, waits.step))
     elif order.process_state is OrderState.ERROR:
         waits = replace(waits, todo=look.advice(order, output.now()))
         message = await _command(bus, order, queues) if bus is not None else None
         if message is not None:
             waits = replace(waits, awaited=_COMMAND, then="", todo=look.APP_RUNS)
     letter = message.place.letter if message and message.place else None
-    left_since = letter.left_since if letter else None
-    waits = why.held(order, waits, left_since or why.left_since(journal))
+    since = (letter.left_since if letter else None) or why.left_since(journal)
+    if letter is None and since is not None:
+        message = AwaitedMessage(f"none: the supervisor postpones it, {time_of(since)}")
+    waits = why.held(order, waits, since)
     return Explanation(order=order, journal=journal, waits=waits, message=message)
 
 
@@ -159,10 +163,16 @@ async def _message(
         )
     if contents.problems:
         return AwaitedMessage(f"not known: {next(iter(contents.problems.values()))}")
-    if step.dispatched and not agents:
+    if step.dispatched and not (agents or step.awaits_callback):
         return AwaitedMessage(f"not known, as the queue of its agent is not: {application.HOW}")
+    return AwaitedMessage(_in_no_queue(step))
+
+
+def _in_no_queue(step: StepRecord) -> str:
+    if step.awaits_callback:
+        return "none: the callback comes by HTTP, and has not come"
     actor = "its agent" if step.dispatched else "a scheduler"
-    return AwaitedMessage(
+    return (
         f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
         "minute: when the lock of the message ends with which the order began to run on"
     )
@@ -217,6 +227,7 @@ def _lines(explanation: Explanation) -> list[str]:
             ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
             ("last error", _error(explanation)),
             ("at attempt", f"{error.epoch}.{error.attempt}, {time_of(error.at)}" if error else ""),
+            ("next call", f"by {time_of(waits.called_by)}" if waits.called_by else ""),
         ]
     return [
         headline,
@@ -273,6 +284,7 @@ def _record(explanation: Explanation) -> Record:
         else None,
         "NextLook": _time(waits.at),
         "LastError": _error(explanation) or None,
+        "NextCall": _time(waits.called_by),
         "Then": waits.then or None,
         "Todo": waits.todo or "nothing",
     }

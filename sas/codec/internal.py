@@ -70,6 +70,13 @@ class Envelope(
     order_id: str
 
 
+class FaultBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a remote service refused a call."""
+
+    code: str
+    message: str
+
+
 class PayloadRefBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A reference to a payload in the store: see ``StateStore.get_payload``."""
 
@@ -90,16 +97,18 @@ class CommandMessage(
     """To the scheduler: an operator's command. ``id`` is unique to the command.
 
     ``seq`` is the journal seq that the operator saw. Only cancel may omit it. ``step`` limits
-    resubmit and skip to one failed step. ``input`` is JSON: a resubmitted step gets it instead of
-    the order, and a skipped step has it as its result. ``reason`` is the operator's own, for the
-    journal.
+    resubmit and skip to one failed step, and names the step that a callback ends. ``input`` is
+    JSON: a resubmitted step gets it instead of the order, and a step that is skipped or ended has
+    it as its result. ``error`` is why a callback refuses its step. ``reason`` is the operator's
+    own, for the journal.
     """
 
-    verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
+    verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge", "callback"]
     by: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PLAIN)]
     seq: int | None = None
     step: str | None = None
     input: Part = UNSET
+    error: FaultBody | None = None
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
 
 
@@ -137,13 +146,6 @@ class RequestMessage(
     own_result_ref: PayloadRefBody | None = None
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     urgent: bool = False
-
-
-class FaultBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a remote service refused a call."""
-
-    code: str
-    message: str
 
 
 class ReplyMessage(Envelope, tag=Kind.REPLY.value, frozen=True, kw_only=True, omit_defaults=True):
@@ -319,6 +321,7 @@ def to_command(message: CommandMessage) -> Command:
         by=message.by,
         step=message.step,
         input=edited,
+        fault=Fault(message.error.code, message.error.message) if message.error else None,
         reason=message.reason,
     )
 

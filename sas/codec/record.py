@@ -69,6 +69,7 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Epoch": step.epoch,
         "Generation": step.call.generation,
         "Resting": step.resting,
+        "AwaitsCallback": step.awaits_callback,
         "Note": step.note,
         "Route": step.call.route,
     }

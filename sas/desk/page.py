@@ -165,6 +165,7 @@ _TITLES = {
     Verb.UNDO: "Undo",
     Verb.CANCEL: "Cancel",
     Verb.ACKNOWLEDGE: "Acknowledge",
+    Verb.CALLBACK: "Callback",
 }
 
 
@@ -172,11 +173,15 @@ def verbs_of(order: Order) -> list[VerbView]:
     """Return the verbs that are possible now, each with its effect."""
     undoing = order.direction is Direction.UNDO
     verbs = []
+    awaiting = [step.name for step in order.steps if step.awaits_callback]
     for verb, title in _TITLES.items():
-        intent = Intent(verb=verb, by="")
+        step = awaiting[0] if awaiting and verb is Verb.CALLBACK else None
+        intent = Intent(verb=verb, by="", step=step)
         if refusal(order, intent):
             continue
         effect = outlook(order, intent)
+        if verb is Verb.CALLBACK:
+            effect = f"end {' or '.join(awaiting)} as the callback would: done, or refused"
         verbs.append(
             VerbView(
                 name=verb.value,

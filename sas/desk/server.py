@@ -80,6 +80,7 @@ class Form:
 
     verb: str = ""
     step: str = ""
+    code: str = ""
     reason: str = ""
     text: str | None = None
     problem: str = ""
@@ -234,6 +235,7 @@ class Desk:
             editing=editing,
             text=text,
             failed_steps=failed_steps,
+            awaiting_steps=[step for step in order.steps if step.awaits_callback],
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
             message_words=lambda message: why.sent(order, message),
@@ -308,6 +310,7 @@ class Desk:
         form = Form(
             verb=str(fields.get("verb", "")),
             step=str(fields.get("step", "")),
+            code=str(fields.get("code", "")),
             reason=str(fields.get("reason", "")),
             text=str(fields["input"]) if "input" in fields else None,
         )
@@ -336,7 +339,10 @@ class Desk:
             raise UsageError(f"there is no verb {form.verb!r}: load the page again") from None
         reason = commands.check_reason(form.reason, "the reason")
         step = form.step or None
-        if verb not in {Verb.RESUBMIT, Verb.SKIP}:
+        if verb is Verb.CALLBACK and form.code.strip():
+            fault = commands.refusal_by_hand(form.code, reason)
+            return Intent(verb=verb, by=self.office.by, step=step, fault=fault, reason=reason)
+        if verb not in {Verb.RESUBMIT, Verb.SKIP, Verb.CALLBACK}:
             return Intent(verb=verb, by=self.office.by, reason=reason)
         text = form.text
         if verb is Verb.RESUBMIT and text is not None:

@@ -21,7 +21,7 @@ WAITING        It was put back, and no call went out. A probe that failed counts
 OUT            A call is at the remote service.
 PROBING        The first call is at a service whose circuit is open: it tests that service.
 TRIED          A call went out, or a crash hides whether one did. It may have had its effect.
-GOES_ON        The service may be at work, or an outage came. A later message checks.
+GOES_ON        The service may be at work, or an outage or a bug came. A later message checks.
 ANSWERED       The end: a reply was sent.
 NOT_BEGUN      Time is over, and no call counts. The agent replies that the step waited, or puts
                the request back if CompleteBy has passed: it asks for more time when it comes again.
@@ -147,6 +147,7 @@ CALL_MOVES: tuple[CallMove, ...] = (
     CallMove(_S.GOES_ON, _E.PUT_BACK, _S.TRIED, why="it gets no new time for this check"),
     CallMove(_S.GOES_ON, _E.TIME_OVER, _S.CUT_OFF),
     CallMove(_S.GOES_ON, _E.REPLIED, _S.ANSWERED),
+    CallMove(_S.GOES_ON, _E.CONTINUED, _S.GOES_ON, why="its agent had a bug, and a guard waits"),
 )
 
 CARRIED = frozenset({CallState.WAITING, CallState.TRIED, CallState.GOES_ON})

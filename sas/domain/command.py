@@ -11,9 +11,9 @@ from datetime import datetime
 
 from sas.domain.change import Decision
 from sas.domain.claim import update_readiness
-from sas.domain.messages import Command, JournalWord, Verb, Wake
+from sas.domain.messages import Command, JournalWord, Outcome, Reply, Verb, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
-from sas.domain.reply import completed_notice
+from sas.domain.reply import answer, completed_notice
 from sas.domain.undo import (
     begin_step_undo,
     begin_undo,
@@ -28,6 +28,7 @@ WHEN = {
     Verb.UNDO: "only an order that has begun can be undone",
     Verb.CANCEL: "only an order under way can be cancelled",
     Verb.ACKNOWLEDGE: "only an order in Error needs to be acknowledged",
+    Verb.CALLBACK: "only a step that waits for a callback can be ended by one",
 }
 """Why a command changed nothing, by verb."""
 
@@ -35,6 +36,12 @@ WHEN = {
 def why_not(order: Order, verb: Verb) -> str:
     """Return why a command cannot be carried out: the state of the order, and what to do."""
     state = order.process_state.value
+    waiting = [step.name for step in order.steps if step.awaits_callback]
+    if verb is Verb.CALLBACK and len(waiting) > 1:
+        return f"its steps {', '.join(waiting)} wait for callbacks: name one of them"
+    if verb is Verb.CALLBACK:
+        which = f"only {waiting[0]} waits" if waiting else f"no step of this {state} order waits"
+        return f"{WHEN[verb]}, and {which} for one"
     if verb not in {Verb.UNDO, Verb.CANCEL} or order.direction is Direction.DO:
         return f"{WHEN[verb]}, and this is {state}"
     if order.process_state is OrderState.ERROR:
@@ -45,7 +52,9 @@ def why_not(order: Order, verb: Verb) -> str:
     return f"its undo is decided already: it is {state}"
 
 
-def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> Decision | None:
+def decide(
+    order: Order, command: Command, rules: Rules, *, now: datetime, instance: str
+) -> Decision | None:
     """Decide about a command; None if ``WHEN`` does not allow it."""
     match command.verb:
         case Verb.RESUBMIT:
@@ -58,6 +67,8 @@ def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> De
             return cancel(order, rules, now=now)
         case Verb.ACKNOWLEDGE:
             return acknowledge(order, command.by)
+        case Verb.CALLBACK:
+            return end_wait(order, command, rules, now=now, instance=instance)
 
 
 def resubmit(
@@ -157,7 +168,8 @@ def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
 def cancel(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide to cancel an order under way.
 
-    No new step starts. The steps that are out reply or time out; then everything is undone.
+    No new step starts. The steps that are out reply or time out; then everything is undone. A step
+    that waits for a callback has no call out, so it is undone at once.
     """
     under_way = {OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR}
     if order.process_state not in under_way or order.direction is Direction.UNDO:
@@ -178,9 +190,34 @@ def acknowledge(order: Order, by: str) -> Decision | None:
     )
 
 
+def awaiting(order: Order, name: str | None) -> StepRecord | None:
+    """Return the step that waits for a callback; None if none does, or several without a name."""
+    steps = [step for step in order.steps if step.awaits_callback and name in {None, step.name}]
+    return steps[0] if len(steps) == 1 else None
+
+
+def end_wait(
+    order: Order, command: Command, rules: Rules, *, now: datetime, instance: str
+) -> Decision | None:
+    """Decide as if the callback that a step (or its undo) waits for had come."""
+    step = awaiting(order, command.step)
+    if step is None:
+        return None
+    reply = Reply(
+        order_id=order.order_id,
+        step=step.number,
+        direction=step.direction,
+        epoch=step.epoch,
+        outcome=Outcome.REFUSED if command.fault else Outcome.DONE,
+        result=None if command.fault else command.input or "null",
+        fault=command.fault,
+    )
+    return answer(order, reply, rules, now=now, instance=instance)
+
+
 def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    """Return a step of a cancelled order: one that is out goes on until it replies or times out."""
-    if step.process_state is StepState.PROCESSING:
+    """Return a step of a cancelled order: a call that is out goes on until its reply or its end."""
+    if step.process_state is StepState.PROCESSING and not step.awaits_callback:
         return replace(step, undo=UndoStatus.TO_BE_UNDONE)
     return begin_step_undo(step, rules, now)
 

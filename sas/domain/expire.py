@@ -190,7 +190,7 @@ def end_cancelled(
     now: datetime,
     decided_by: ByScheduler | BySupervisor,
 ) -> Decision:
-    """Decide about a step of a cancelled order that replied or timed out: it is undone."""
+    """Decide about a step of a cancelled order whose call ended or timed out: it is undone."""
     steps = with_step(order.steps, begin_step_undo(step, rules, now))
     after, messages = carry_on(steps, rules, now, decided_by)
     return Decision(
@@ -222,7 +222,7 @@ def _late(
     else:
         extension = max(extension, min(now - step.since, REWAKE_MAX))
     until = now + extension
-    may_call = doing and step.call.called_until == turn.complete_by  # no callback is awaited
+    may_call = doing and not turn.awaits
     call = replace(step.call, called_until=until) if may_call else step.call
     excused = replace(step, turn=replace(turn, complete_by=until), call=call)
     word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE

@@ -91,6 +91,7 @@ class AlertKind(Enum):
     WAITING = "waiting"
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
+    AGENT_FAILING = "agent-failing"
     UNREADABLE = "unreadable"
     QUEUE_DELAY = "queue-delay"
     CLEARED = "cleared"
@@ -190,6 +191,8 @@ class Verb(Enum):
     UNDO = "undo"
     CANCEL = "cancel"
     ACKNOWLEDGE = "acknowledge"
+    CALLBACK = "callback"
+    """The operator ends a step that waits for a callback, as the callback would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +201,10 @@ class Command:
 
     ``command_id`` is unique. ``seq`` is the journal seq that the operator saw: a command with an
     older one is refused. Only cancel may leave it out (None). ``by`` names the operator. ``step``
-    limits resubmit and skip to one failed step. ``input`` is JSON text: what a resubmitted step
-    gets in place of the order, or the result of a skipped step. ``reason`` goes into the journal.
+    limits resubmit and skip to one failed step, and names the step that a callback ends. ``input``
+    is JSON text: what a resubmitted step gets in place of the order, or the result of a step that
+    is skipped or ended. ``fault`` is why a callback refuses its step. ``reason`` goes into the
+    journal.
     """
 
     command_id: str
@@ -209,6 +214,7 @@ class Command:
     by: str
     step: str | None = None
     input: str | None = None
+    fault: Fault | None = None
     reason: str = ""
 
 

@@ -92,7 +92,8 @@ class AttemptError:
     """The last error of an agent's attempts at one dispatch of a step, bounded.
 
     The agent writes it beside the order as soon as an attempt fails, so it may be gone or stale. It
-    explains a timeout to people. No decision depends on it, and no commit writes it.
+    explains a timeout to people. No decision depends on it, and no commit writes it. For a bug of
+    the agent, ``attempt`` is the number of failures in a row.
     """
 
     epoch: int
@@ -102,10 +103,21 @@ class AttemptError:
     at: datetime
 
     MESSAGE_LENGTH_MAX = 500
+    BUG = "agent-bug"
+    HELD = "held"
+    PAUSE_MAX = timedelta(minutes=5)
+    """Longest pause before an agent that has a bug is called again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.kind[:100])
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
+
+    @property
+    def again_by(self) -> datetime | None:
+        """When the agent is called again at the latest if it has a bug; None after other errors."""
+        if self.kind not in {self.BUG, self.HELD}:
+            return None
+        return self.at + min(timedelta(seconds=2.0 ** min(self.attempt, 30)), self.PAUSE_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +125,14 @@ class Dispatched:
     """A request of the step is out. ``note`` is the last progress note of its agent.
 
     ``excused`` is how often CompleteBy passed while a message of the step lay in a queue that did
-    not move.
+    not move. ``awaits`` says that a callback ends the step, so no further call goes out.
     """
 
     locked_by: str
     complete_by: datetime
     note: str | None = None
     excused: int = 0
+    awaits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +288,11 @@ class StepRecord:
     def dispatched(self) -> bool:
         """Whether a request of this step may be out right now."""
         return isinstance(self.turn, Dispatched)
+
+    @property
+    def awaits_callback(self) -> bool:
+        """Whether the step (or its undo) waits for a callback until CompleteBy."""
+        return isinstance(self.turn, Dispatched) and self.turn.awaits
 
     @property
     def resting(self) -> bool:

@@ -78,20 +78,28 @@ def counts(order: Order, reply: Reply) -> bool:
     return is_out(order, reply.step, reply.direction, reply.epoch)
 
 
-def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
+def progressed(
+    order: Order, progress: Progress, rules: Rules, *, now: datetime, instance: str
+) -> Decision | None:
     """Decide about the progress of an agent: grant the CompleteBy that it asks for.
 
     Like a reply, it counts only for the dispatch that is out now. CompleteBy never becomes earlier,
-    and is at most ``TIME_ALLOWED_MAX`` from now. A step of a cancelled order gets no more time.
+    and is at most ``TIME_ALLOWED_MAX`` from now. A step of a cancelled order gets no more time. If
+    it would wait for a callback now, its call has ended, so it is undone at once.
     """
     if not is_out(order, progress.step, progress.direction, progress.epoch):
         return None
     step = order.steps[progress.step]
     doing = progress.direction is Direction.DO
-    if not isinstance(step.turn, Dispatched) or (doing and is_cancelled(step)):
+    if not isinstance(step.turn, Dispatched):
         return None
+    if doing and is_cancelled(step):
+        if not progress.awaits:
+            return None
+        return end_cancelled(order, step, rules, now=now, decided_by=ByScheduler(instance))
     until = max(step.turn.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
-    turn = replace(step.turn, complete_by=until, note=progress.note or step.note)
+    note = progress.note or step.note
+    turn = replace(step.turn, complete_by=until, note=note, awaits=progress.awaits)
     if turn == step.turn:
         return None
     may_call = doing and not progress.awaits

@@ -11,6 +11,8 @@ from sas.ports import Clock
 
 CALL_STATE = "sas_call_state"
 """Property of a request: its ``CallState`` when its last delivery ended."""
+FAILURES = "sas_agent_failures"
+"""Property of a request: how often in a row a bug of its agent ended its handling."""
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
 """An agent does not wait for anything that comes later than this before CompleteBy."""
 LAST_REPLY = timedelta(seconds=1)
@@ -30,7 +32,8 @@ class InFlightRequest:
     the long steps granted (``request``). Guards only read it; they may use it as a key, because one
     request has one call at a time. ``carried`` is the state that the message brought, and does not
     change. ``is_first`` says that nobody else has the request, or had it. ``function_ends_at`` is
-    when the agent's function must end.
+    when the agent's function must end. ``failures`` is how often in a row a bug of the agent ended
+    its handling, this time included.
     """
 
     def __init__(self, request: RequestMessage, delivery: Delivery, clock: Clock) -> None:
@@ -41,6 +44,8 @@ class InFlightRequest:
             str(delivery.properties.get(CALL_STATE)), CallState.QUEUED
         )
         self.state = self.carried
+        failures = str(delivery.properties.get(FAILURES))
+        self.failures = int(failures) if failures.isdecimal() and len(failures) < 9 else 0
         self._clock = clock
         if (delivery.count or 1) > 1:
             self.move(CallEvent.REDELIVERED)
@@ -60,7 +65,9 @@ class InFlightRequest:
 
     def coming_again(self, state: CallState) -> dict[str, str]:
         """Return the properties of the message by which the request comes again, in this state."""
-        return carrying(state) | ({} if self.is_first else {AGAIN: "yes"})
+        again = {} if self.is_first else {AGAIN: "yes"}
+        failures = {FAILURES: str(self.failures)} if self.failures else {}
+        return carrying(state) | again | failures
 
     @property
     def time_allowed(self) -> timedelta:

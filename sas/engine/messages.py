@@ -44,6 +44,7 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.DEAD_LETTERED: _REJECTED,
     AlertKind.UNDELIVERABLE: _REJECTED,
     AlertKind.BREAKER_OPEN: "sas circuits {agent}",
+    AlertKind.AGENT_FAILING: "sas incidents",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
     AlertKind.NOT_PICKED_UP: "sas queues",
     AlertKind.QUEUE_DELAY: "sas queues",

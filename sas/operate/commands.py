@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec import internal
-from sas.codec.internal import REASON_LENGTH_MAX, CommandMessage
+from sas.codec.internal import REASON_LENGTH_MAX, CommandMessage, FaultBody
 from sas.codec.payloads import UNREADABLE, encode_content, is_encoded
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
-from sas.domain.command import can_undo, why_not
+from sas.domain.command import awaiting, can_undo, why_not
 from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry, JournalWord, Verb
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
 from sas.engine.command_answers import CommandAnswers
 from sas.operate import finding
@@ -59,6 +59,7 @@ class Intent:
     by: str
     step: str | None = None
     input: str | None = None
+    fault: Fault | None = None
     reason: str = ""
 
 
@@ -152,6 +153,19 @@ def check_reason(text: str, name: str) -> str:
     return reason
 
 
+def refusal_by_hand(code: str, text: str) -> Fault:
+    """Return the fault of a step that an operator refuses in the place of its callback.
+
+    Raises:
+        UsageError: the code is empty, or one of the two is too long or cannot be printed.
+    """
+    code = check_reason(code, "the code of the refusal")
+    if not code:
+        raise UsageError("the code of the refusal is empty: give one, such as not-approved")
+    text = check_reason(text, "the text of the refusal")
+    return Fault(code, text or "an operator refused it, and gave no reason")
+
+
 def refusal(order: Order, intent: Intent) -> str:
     """Return why a command is not possible for an order; an empty text if it is possible."""
     if order.rejected:
@@ -161,7 +175,8 @@ def refusal(order: Order, intent: Intent) -> str:
         return f"it has no step {intent.step!r}, only {', '.join(names)}"
     if _is_possible(order, intent):
         return ""
-    if intent.step is not None and order.process_state is OrderState.ERROR:
+    in_error = order.process_state is OrderState.ERROR and intent.verb is not Verb.CALLBACK
+    if intent.step is not None and in_error:
         state = order.steps[names.index(intent.step)].process_state.value
         return f"the step must be in Error, and {intent.step} is {state}"
     return why_not(order, intent.verb)
@@ -177,6 +192,8 @@ def _is_possible(order: Order, intent: Intent) -> bool:
             return order.process_state in UNDER_WAY and order.direction is Direction.DO
         case Verb.ACKNOWLEDGE:
             return order.process_state is OrderState.ERROR
+        case Verb.CALLBACK:
+            return awaiting(order, intent.step) is not None
 
 
 def outlook(order: Order, intent: Intent) -> str:
@@ -187,24 +204,51 @@ def outlook(order: Order, intent: Intent) -> str:
             with_input = " with the given input" if intent.input is not None else ""
             return f"run again{with_input}: {_with_errors(failed_steps)}"
         case Verb.SKIP:
-            if any(step.undo_failed for step in failed_steps):
-                return f"count as undone by hand: {_with_errors(failed_steps)}"
-            result = UNREADABLE if is_encoded(intent.input or "") else intent.input
-            ending = (
-                "; later steps will see null" if result is None else f", with the result {result}"
-            )
-            return f"count as done{ending}: {_with_errors(failed_steps)}"
+            return _skipping(failed_steps, intent)
         case Verb.UNDO:
             return f"undo the order (there is no way back); {_steps_to_undo(order)}"
         case Verb.CANCEL:
-            running_steps = [
-                step.name for step in order.steps if step.process_state is StepState.PROCESSING
-            ]
-            waiting = f"wait for {', '.join(running_steps)}, " if running_steps else ""
-            undo = "undo the order (there is no way back)"
-            return f"start no new step, {waiting}then {undo}; {_steps_to_undo(order)}"
+            return _cancelling(order)
         case Verb.ACKNOWLEDGE:
             return "note that you have seen that it is in Error; nothing else changes"
+        case Verb.CALLBACK:
+            return _ending(awaiting(order, intent.step), intent)
+
+
+def _skipping(failed_steps: Sequence[StepRecord], intent: Intent) -> str:
+    if any(step.undo_failed for step in failed_steps):
+        return f"count as undone by hand: {_with_errors(failed_steps)}"
+    result = UNREADABLE if is_encoded(intent.input or "") else intent.input
+    ending = "; later steps will see null" if result is None else f", with the result {result}"
+    return f"count as done{ending}: {_with_errors(failed_steps)}"
+
+
+def _cancelling(order: Order) -> str:
+    running_steps = [
+        step.name
+        for step in order.steps
+        if step.process_state is StepState.PROCESSING and not step.awaits_callback
+    ]
+    waiting = f"wait for {', '.join(running_steps)}, " if running_steps else ""
+    undo = "undo the order (there is no way back)"
+    return f"start no new step, {waiting}then {undo}; {_steps_to_undo(order)}"
+
+
+def _ending(step: StepRecord | None, intent: Intent) -> str:
+    """Return how a callback by hand ends the step that waits for it."""
+    undoing = step is not None and step.direction is Direction.UNDO
+    name = "" if step is None else f"{'the undo of ' * undoing}{step.name}"
+    if intent.fault is not None:
+        then = (
+            "the order then waits in Error"
+            if undoing
+            else "the order is then undone, or waits in Error, as its workflow says"
+        )
+        return f"end {name} as refused ({intent.fault.code}: {intent.fault.message}); {then}"
+    if undoing:
+        return f"end {name} as done"
+    result = UNREADABLE if is_encoded(intent.input or "") else intent.input
+    return f"end {name} as done, with the result {result or 'null'}"
 
 
 def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
@@ -277,6 +321,7 @@ def _message(command: OrderCommand, intent: Intent, queues: Queues) -> Message:
         seq=command.seq,
         step=intent.step,
         input=internal.raw(intent.input),
+        error=FaultBody(intent.fault.code, intent.fault.message) if intent.fault else None,
         reason=intent.reason,
     )
     queue = lane(queues.scheduler, urgent=command.urgent)

@@ -54,13 +54,21 @@ def is_failed(step: StepRecord) -> bool:
 
 
 def doing(order: Order) -> str:
-    """Return the open steps of an order in words: each rests, is out or is ready."""
-    phrases = [
-        f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
-        for step in order.steps
-        if step.complete_by is not None
-    ]
-    return ", ".join(phrases)
+    """Return the open steps of an order in words: each waits, rests, is out or is ready."""
+    return ", ".join(doing_of(step) for step in order.steps if step.complete_by is not None)
+
+
+def doing_of(step: StepRecord) -> str:
+    """Return what an open step does: it waits for a callback, rests, is out or is ready."""
+    if step.awaits_callback:
+        return f"{step.name} waits for the callback {until_callback(step)}"
+    return f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
+
+
+def until_callback(step: StepRecord) -> str:
+    """Return until when a step waits for its callback, and the note of its agent."""
+    until = f"until {step.complete_by:%Y-%m-%d %H:%M:%SZ}"
+    return f"{until}: {step.note}" if step.note else until
 
 
 def fingerprint(step: StepRecord) -> str:

@@ -275,7 +275,9 @@ class Place:
 def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[str]) -> list[str]:
     """Return the queues that may hold the next message of a step, the most likely ones first."""
     urgent = order.details.urgent
-    if step.dispatched:
+    if step.awaits_callback:
+        names = [lane(queues.callbacks, urgent=urgent)]
+    elif step.dispatched:
         names = [queues.agent(name, urgent=urgent) for name in sorted(agents)]
         names.append(lane(queues.replies, urgent=urgent))
     else:
@@ -298,6 +300,8 @@ def _is_for(letter: Letter, step: StepRecord) -> bool:
     kind = members.get("kind")
     if not step.dispatched:
         return kind in (Kind.WAKE, Kind.COMMAND)
+    if step.awaits_callback:
+        return kind == Kind.CALLBACK and members.get("step") == step.number
     return (
         kind in (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
         and members.get("step") == step.number

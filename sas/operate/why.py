@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from sas.domain.claim import is_cancelled
 from sas.domain.messages import (
     Alert,
     JournalEntry,
@@ -21,10 +22,17 @@ from sas.domain.messages import (
     StepChange,
     Wake,
 )
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import (
+    AttemptError,
+    Direction,
+    Order,
+    OrderState,
+    StepRecord,
+    StepState,
+)
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate.finding import is_failed, since
+from sas.operate.finding import is_failed, since, until_callback
 
 _LATE_AFTER = timedelta(minutes=1)
 _WAITING = frozenset(
@@ -51,6 +59,11 @@ _ENDS_NO_ATTEMPT = frozenset(
 )
 """After these transitions all requests that were out are still out."""
 _BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
+MENDED = (
+    "It is called again at least every five minutes, and goes on after the deploy. Nothing is "
+    "undone meanwhile, and nothing must be resubmitted."
+)
+"""What follows for a step whose agent has a bug."""
 FOLDED_MIN = 4
 """The journal rows of a shorter wait are shown one by one."""
 
@@ -75,13 +88,15 @@ class Attempt:
 class Waits:
     """What an order waits for. ``then`` says what happens next, or that the wait is too long.
 
-    ``at`` is when the supervisor looks at the step. ``todo`` is what the operator must do; it is
+    ``at`` is when the supervisor looks at the step, ``called_by`` when its agent, which has a bug,
+    is called again at the latest. ``todo`` is what the operator must do; it is
     empty if nobody has to act.
     """
 
     awaited: str
     then: str = ""
     at: datetime | None = None
+    called_by: datetime | None = None
     todo: str = ""
     step: StepRecord | None = None
     agent: str | None = None
@@ -130,10 +145,10 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
     done = sum(step.process_state is StepState.PROCESSED for step in order.steps)
+    if any(is_cancelled(step) for step in order.steps):
+        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     if order.process_state is OrderState.COMPENSATING:
         return f"It is being undone{_undone_because(journal)}."
-    if order.direction is Direction.UNDO:
-        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
     return f"It is under way: {done} of {len(order.steps)} steps done."
 
 
@@ -234,7 +249,8 @@ def _waits_for_you(
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
-    operation = "undo" if step.direction is Direction.UNDO else "call"
+    undoing = step.process_state is StepState.COMPENSATING
+    operation = "undo" if undoing else "call"
     if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
         return Waits(
             awaited=f"The supervisor, to look at {step.name}.",
@@ -242,12 +258,27 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
-        action = "undone" if step.direction is Direction.UNDO else "tried again"
+        action = "undone" if undoing else "tried again"
         return Waits(awaited=f"{step.name} rests.", then=f"Then it is {action}.")
+    if (bug := bug_of(step, now)) is not None:
+        return Waits(
+            awaited=f"A deploy that mends the agent of {step.name}: its {operation} failed: "
+            f"{bug.message.rstrip('.')}.",
+            then=MENDED,
+            todo="Deploy a mended version of the agent.",
+            called_by=bug.again_by,
+        )
+    if step.awaits_callback:
+        name = f"{'the undo of ' * undoing}{step.name}"
+        return Waits(
+            awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
+            then="Without a callback until then, the supervisor resets the step.",
+        )
     if step.dispatched:
+        then = "Without a reply until then, the supervisor resets the step."
         return Waits(
             awaited=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
-            then="Without a reply until then, the supervisor resets the step.",
+            then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
         awaited=f"A scheduler, to claim {step.name}.",
@@ -279,6 +310,15 @@ def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
         then="No instance has it. With it, the order goes on by itself.",
         todo=f"Deploy {workflow} again as it was, beside the other versions.",
     )
+
+
+def bug_of(step: StepRecord, now: datetime) -> AttemptError | None:
+    """Return the bug of its agent that a step waits for; None if it does not wait for one."""
+    error = step.last_error
+    if not step.dispatched or error is None or error.again_by is None:
+        return None
+    is_new = error.epoch == step.epoch and now < error.again_by + _LATE_AFTER
+    return error if is_new else None
 
 
 def agents_of(

@@ -59,6 +59,13 @@ class TransientError(Exception):
         self.error_answer = error_answer
 
 
+class HeldError(Exception):
+    """A step cannot go on before a deploy. It waits as for a bug of its agent; nothing is undone.
+
+    The text is the reason, for people.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class StillRunning:
     """Returned instead of a result: the remote work goes on. The agent is called again later.
@@ -115,13 +122,6 @@ class Callback:
     token: str = field(repr=False)
     url: str | None = field(repr=False)
     expires: datetime
-
-
-class HeldError(Exception):
-    """Content does not fit its type, so the step cannot go on. The text is the reason.
-
-    Nothing is undone. The step waits, and goes on after a deploy that mends it.
-    """
 
 
 class CallbacksOffError(RuntimeError):
@@ -208,6 +208,7 @@ class Business:
     requests to other agents always wait in queues of their own.
 
     ``results`` validate the results of steps in the same way, by workflow and version, and by step.
+    ``settings`` names the settings that have the addresses of services.
 
     ``codec`` encodes the content of orders and results, in place of the one that SAS_PAYLOAD_KEYS
     makes.
@@ -224,6 +225,7 @@ class Business:
     results: Mapping[tuple[str, int], Mapping[str, Callable[[bytes], object]]] = field(
         default_factory=dict
     )
+    settings: Sequence[str] = ()
     codec: PayloadCodec | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

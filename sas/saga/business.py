@@ -56,6 +56,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
         checks={(saga.name, saga.version): _check_of(saga) for saga in all_sagas},
         limits={name: agent.limit for name, agent in agents.items() if agent.limit},
         inline=[name for name, agent in agents.items() if agent.inline],
+        settings=list(dict.fromkeys(s.setting for s in services if s.has_setting)),
         results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},
         codec=codec,
     )

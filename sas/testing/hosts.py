@@ -20,11 +20,12 @@ from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Business, Message, MessageBus, StateStore
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.clock import VirtualClock
+from sas.testing.own_agents import KEY_OF_CALLBACKS, URL_OF_CALLBACKS
 from sas.testing.platform import QUEUES
 from sas.testing.settings import settings
 from sas.testing.world import Handler, World
 
-KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
+KEYS = CallbackKeys((KEY_OF_CALLBACKS,), URL_OF_CALLBACKS)
 BREAKER = BreakerPolicy(
     failures_max=3,
     open_for=timedelta(seconds=3),
@@ -58,8 +59,9 @@ class ClockApart:
 class Host:
     """The functions of one instance. ``start`` makes new ones, which remember nothing.
 
-    About one agent in three is called inline. About one instance in four keeps no orders in memory,
-    and reads each order from the store every time. So all cases are simulated.
+    With ``draws_inline``, about one agent in three is called inline. About one instance in four
+    keeps no orders in memory, and reads each order from the store every time. So all cases are
+    simulated.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Host:
         breaker: BreakerPolicy = BREAKER,
         store: StateStore | None = None,
         bus: MessageBus | None = None,
+        draws_inline: bool = True,
     ) -> None:
-        inline = [
-            name for name in business.agents if int(digest_id(str(world.seed), name), 16) % 3 == 0
-        ]
+        if draws_inline:
+            digests = {name: int(digest_id(str(world.seed), name), 16) for name in business.agents}
+            inline = [name for name, digest in digests.items() if digest % 3 == 0]
+            business = replace(business, inline=inline)
         self._world = world
-        self.business, self.clock = replace(business, inline=inline), ClockApart(world.clock)
+        self.business, self.clock = business, ClockApart(world.clock)
         self._store, self._bus = store or world.store, bus or world.bus_of(self.clock)
         self._breaker, self._name, self._starts = breaker, name, 0
         self._reads_all = int(digest_id(str(world.seed), name), 16) % 4 == 0

@@ -135,6 +135,8 @@ def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
 
 
 def _of_step(old: StepRecord, new: StepRecord, place: str) -> Iterator[Violation]:
+    if new.undo is UndoStatus.TO_BE_UNDONE and new.awaits_callback:
+        yield Violation(12, f"{place}: {new.name} waits for a callback, and its order is cancelled")
     if old.process_state is StepState.COMPENSATED and new != old:
         yield Violation(10, f"{place}: {new.name} changed after its undo was confirmed")
 
@@ -773,6 +775,10 @@ def of_orders(system: System) -> Iterator[Violation]:
             )
     for order_id in system.submitted:
         stored = system.store.orders.get(order_id)
+        if system.is_refused(order_id):
+            if Notice.REJECTED not in notified[order_id].values():
+                yield Violation(12, f"order {order_id} got no notification that it is rejected")
+            continue
         if stored is None or stored.order.process_state not in AT_REST:
             state = "gone" if stored is None else stored.order.process_state.value
             yield Violation(12, f"order {order_id} never ended: {state}")
@@ -902,9 +908,12 @@ def in_force(system: System, order: Order, step: StepRecord) -> int:
 
 
 def skipped(step: StepRecord, journal: Sequence[JournalEntry]) -> bool:
-    """Return whether a step is Processed because an operator skipped it."""
+    """Return whether a step is Processed because an operator skipped or ended it."""
     return any(
-        entry.what is JournalWord.SKIPPED
+        (
+            entry.what is JournalWord.SKIPPED
+            or (entry.what is JournalWord.STEP_PROCESSED and entry.by.startswith("operator "))
+        )
         and step.number in {change.step for change in entry.changes}
         for entry in journal
     )
@@ -936,15 +945,15 @@ def _effects(
     if order.process_state is OrderState.PROCESSED and not skipped(step, journal):
         if not count and system.owes_effect(keys):
             about = (
-                f"{order.details.workflow}: step {step.name} is Processed, and its service failed "
-                "or refused it: its agent must raise that error"
+                f"step {step.name} is Processed, and its service did not do it: its function must "
+                "not catch TransientError"
             )
             yield Violation(10, f"{place} has no effect", about)
         contents = [effects.content for effects in all_effects if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{place} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and count and not _may_stay(step, rules):
-        about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
+        about = f"the undo of step {step.name} leaves its effect in force"
         yield Violation(10, f"{place} is still in force", about)
 
 

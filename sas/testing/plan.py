@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
 from sas.testing.platform import QUEUES, REPLIES_TO
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
-VERBS = (Verb.RESUBMIT, *Verb)
+VERBS = (Verb.RESUBMIT, *(verb for verb in Verb if verb is not Verb.CALLBACK))
 _OUTAGES_S = (
     (1.0, 20.0),
     (20.0, 3 * MINUTE),
@@ -60,6 +61,7 @@ class Faults:
     lock_lost: float = 0.0
     given_up: float = 0.0
     duplicate: float = 0.0
+    twice: float = 0.0
     late: float = 0.0
     late_seconds_max: float = 120.0
     store_down: float = 0.0
@@ -103,6 +105,10 @@ class Submit:
     urgent: bool = False
     times: int = 1
 
+    def __str__(self) -> str:
+        times = f", {self.times} times" if self.times > 1 else ""
+        return f"order {self.order_id} of {self.workflow} is submitted{times}"
+
 
 @dataclass(frozen=True, slots=True)
 class Away:
@@ -111,6 +117,9 @@ class Away:
     at_s: float
     lasts_s: float
     what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is away for {timedelta(seconds=self.lasts_s)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +130,17 @@ class Kill:
     instance: int | None = None
     with_host: bool = False
 
+    def __str__(self) -> str:
+        who = "every instance" if self.instance is None else f"instance {self.instance}"
+        return f"{who} is killed and starts again"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Press:
     """An operator gives a command, two times if ``twice`` is set.
 
-    A ``stale`` command is based on the order before its last change.
+    A ``stale`` command is based on the order before its last change. A callback by hand says that
+    its step is done, or refused if the operator ``refuses``.
     """
 
     at_s: float
@@ -135,6 +149,12 @@ class Press:
     stale: bool = False
     edited: bool = False
     twice: bool = False
+    refuses: bool = False
+
+    def __str__(self) -> str:
+        marks = [name for name in ("stale", "edited", "twice") if getattr(self, name)]
+        how = f" ({', '.join(marks)})" if marks else ""
+        return f"an operator gives the command {self.verb.value} for order {self.order_id}{how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +209,9 @@ class Chance:
 
     name: str
     share: float
+
+    def __str__(self) -> str:
+        return f"by chance: {self.name.replace('_', ' ')}, {self.share:.3%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +309,7 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
         items += [Forge(*_soon_after(rng, rng.choice(submits))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
+    items += _callbacks(random.Random(f"callbacks of {seed}"), submits)  # noqa: S311  as below
     items += _redrives(random.Random(f"redrives of {seed}"))  # noqa: S311  it repeats itself
     if unforwarded := _unforwarded(random.Random(f"subqueues of {seed}"), agents):  # noqa: S311  as above
         items = [item for item in items if not (isinstance(item, Chance) and item.name == "crash")]
@@ -302,6 +326,20 @@ def _press(rng: random.Random, order: Submit) -> Press:
     stale, edited, twice = (rng.random() < share for share in (0.15, 0.4, 0.2))
     verb = rng.choice(VERBS)
     return Press(at_s=at_s, order_id=order_id, verb=verb, stale=stale, edited=edited, twice=twice)
+
+
+def _callbacks(rng: random.Random, submits: Sequence[Submit]) -> list[Item]:
+    """Draw callbacks by hand, from a generator of their own like ``_redrives``."""
+    return [
+        Press(
+            at_s=_moment(rng, 4),
+            order_id=rng.choice(submits).order_id,
+            verb=Verb.CALLBACK,
+            refuses=rng.random() < 0.4,
+            twice=rng.random() < 0.2,
+        )
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
 
 
 def _redrives(rng: random.Random) -> list[Item]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from sas.deploy.queues import read_list, seconds
 from sas.domain.queues import Queues
 from sas.testing.bus import DEAD_LETTERS, QueueRules
 
@@ -37,8 +37,7 @@ class PlatformFileError(ValueError):
 def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     """Return the rules of every queue, from ``infra/queues.json`` of a project.
 
-    A project without this file gets the same rules for every queue: a lock of one minute, five
-    deliveries, 14 days to live, and no duplicate detection.
+    A project without this file gets the rules that ``sas infra`` would write.
 
     Raises:
         PlatformFileError: the file is not a list of queues.
@@ -56,9 +55,7 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
             names[internal + urgent] = "internal"
     path = project / "infra" / "queues.json"
     try:
-        queue_file = (
-            json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kinds": {}}
-        )
+        queue_file = read_list(project)
         kinds = {name: dict(kind["properties"]) for name, kind in queue_file["kinds"].items()}
         kind_of = {queue["name"]: queue["kind"] for queue in queue_file.get("queues", [])}
         rules = {
@@ -96,7 +93,7 @@ def host_rules(project: Path) -> HostRules:
 
 def _rules(properties: dict[str, object], *, forwards: bool) -> QueueRules:
     def time(name: str, default: timedelta) -> timedelta:
-        return _iso_time(str(properties[name])) if name in properties else default
+        return timedelta(seconds=seconds(str(properties[name]))) if name in properties else default
 
     detects = bool(properties.get("requiresDuplicateDetection", False))
     return QueueRules(
@@ -107,15 +104,6 @@ def _rules(properties: dict[str, object], *, forwards: bool) -> QueueRules:
         dead_letters_expired=bool(properties.get("deadLetteringOnMessageExpiration", True)),
         forwards_dead_letters_to=QUEUES.dead_letters if forwards else None,
     )
-
-
-def _iso_time(text: str) -> timedelta:
-    """Return a duration of days, hours, minutes and seconds: P14D, PT1M."""
-    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration such as PT1M or P14D")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 def _clock_time(text: str) -> timedelta:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sas.domain.change import Change
-from sas.domain.order import Direction, OrderState, UndoStatus
+from sas.domain.messages import JournalWord
+from sas.domain.order import Direction
 from sas.domain.workflow import Workflow
 from sas.ports import AgentCall
 from sas.testing.clock import START
-from sas.testing.invariants import Invariants, at_end, in_force, keys_of, skipped
+from sas.testing.invariants import Invariants, at_end
 from sas.testing.own_agents import isolated
 from sas.testing.plan import DAY, HOUR, Away, Plan
 from sas.testing.system import Project, System, with_newer
@@ -31,34 +32,22 @@ TRANSITIONS_A_SECOND_MAX = 2000
 """Most transitions within one second of virtual time."""
 
 
-@dataclass(slots=True)
-class StepTally:
-    """What happened to one step over all orders."""
-
-    processed: int = 0
-    """Processed orders in which no operator skipped the step."""
-    without_effect: int = 0
-    """Those of them in which the step had no effect at a service and needed none."""
-    left_in_force: int = 0
-    """Undone orders in which its effect is in force, because the step has no undo."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Played:
     """The result of one plan.
 
     ``ends`` counts the orders by workflow and state, ``words`` counts the transitions by the
-    journal's word.
+    journal's word. ``error`` is what a function raised that it must not raise. It ended the story.
+    ``system`` is kept for a script alone.
     """
 
     plan: Plan
     violations: list[Violation] = field(default_factory=list)
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     words: Counter[str] = field(default_factory=Counter)
-    steps: defaultdict[tuple[str, str], StepTally] = field(
-        default_factory=lambda: defaultdict(StepTally)
-    )
     story: list[str] = field(default_factory=list)
+    error: Exception | None = None
+    system: System | None = field(default=None, repr=False)
 
     @property
     def orders(self) -> int:
@@ -72,10 +61,10 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     logging.disable(logging.CRITICAL)
     try:
         game = _Play(project, plan, tell=tell)
-        if project.application is None:
+        if project.script is None:
             return asyncio.run(game.run())
         with (
-            project.application.environment(),
+            project.script.environment(),
             isolated(plan.seed),
             asyncio.Runner(loop_factory=SimulatedLoop) as runner,
         ):
@@ -111,9 +100,11 @@ class _Play:
         self._system: System | None = None
         self._running: asyncio.Future[None] | None = None
         self._moment, self._transitions_now = START, 0
+        self._has_failed = False
 
     async def run(self) -> Played:
-        self._say(f"seed {self._plan.seed}, {self._plan.instances} instances")
+        count = self._plan.instances
+        self._say(f"seed {self._plan.seed}, {count} instance{'s' if count > 1 else ''}")
         for item in self._plan.items:
             if not hasattr(item, "at_s"):
                 self._say(str(item))
@@ -127,15 +118,32 @@ class _Play:
         except TimeoutError:
             self._say("not everything comes to an end")
         except asyncio.CancelledError:
-            if self._transitions_now <= TRANSITIONS_A_SECOND_MAX:  # Ctrl-C
-                raise
-            self._say("it goes on without end")
+            if not self._has_failed:
+                if self._transitions_now <= TRANSITIONS_A_SECOND_MAX:  # Ctrl-C
+                    raise
+                self._say("it goes on without end")
         finally:
             await system.close()
-        for violation in (*at_end(system), *invariants.left_over()):
-            self._broken(violation)
+        if not self._has_failed:
+            for violation in (*at_end(system), *invariants.left_over()):
+                self._broken(violation)
         self._tally(system)
         return self._played
+
+    def _failed(self, violation: Violation, error: Exception | None) -> None:
+        """End the story: a function raised what it must not raise."""
+        if not self._has_failed and self._running is not None:
+            self._broken(violation)
+            self._has_failed, self._played.error = True, error
+            self._running.cancel()
+
+    def _goes_on(self, span: timedelta) -> None:
+        """Give a story more time, because a step waits for something for so long."""
+        assert self._system is not None  # noqa: S101  a step waits in it
+        world = self._system.world
+        until = world.clock.now() + span + timedelta(seconds=patience_s(self._project))
+        world.end = max(world.end, until)
+        self._system.goes_on_for(span)
 
     def _say(self, text: str) -> None:
         if self._telling:
@@ -150,7 +158,7 @@ class _Play:
         return f"{prefix}{int(hours):02}:{int(minutes):02}:{seconds:06.3f}"
 
     def _broken(self, violation: Violation) -> None:
-        if len(self._played.violations) < VIOLATIONS_MAX:
+        if len(self._played.violations) < VIOLATIONS_MAX and not self._has_failed:
             self._played.violations.append(violation)
             self._say(f"BROKEN: {violation}")
 
@@ -159,12 +167,15 @@ class _Play:
     def _watch(self, system: System) -> Invariants:
         self._invariants = Invariants(system, self._broken)
         system.store.on_written = self._on_written
-        if system.own_agents is not None:
-            system.own_agents.broken = self._broken
         if self._telling:
             system.world.tell = self._say
-            if system.own_agents is not None:
-                system.own_agents.story = self._say
+        if system.own_agents is not None:
+            own_agents, self._played.system = system.own_agents, system
+            own_agents.broken, own_agents.failed = self._broken, self._failed
+            own_agents.on_later = self._goes_on
+            if self._telling:
+                own_agents.story = self._say
+        elif self._telling:
             for name, agent in system.agents.items():
                 for direction in Direction:
                     verb = direction.value
@@ -191,7 +202,12 @@ class _Play:
         self._invariants.written(change)
         self._played.words[entry.what.value] += 1
         self._check_time(entry.at)
-        if self._telling:
+        if self._telling and self._project.script is not None:
+            if entry.what is not JournalWord.FENCED:
+                names = ", ".join(order.steps[change.step].name for change in entry.changes)
+                about = f" ({names})" if names else ""
+                self._say(f"order {order.order_id}: {entry.what.value}{about}")
+        elif self._telling:
             steps = " ".join(f"{step.name}={step.process_state.value}" for step in order.steps)
             sends = ", ".join(type(message).__name__.lower() for message in entry.messages)
             self._say(
@@ -212,19 +228,8 @@ class _Play:
     def _tally(self, system: System) -> None:
         for order_id in system.submitted:
             stored = system.store.orders.get(order_id)
-            if stored is None:
-                continue
-            order, workflow = stored.order, stored.order.details.workflow
-            self._played.ends[workflow, order.process_state.value] += 1
-            for step in order.steps:
-                tally = self._played.steps[workflow, step.name]
-                has_effect = in_force(system, order, step) > 0
-                if order.process_state is OrderState.COMPENSATED:
-                    tally.left_in_force += has_effect and step.undo is UndoStatus.NOT_NEEDED
-                if order.process_state is not OrderState.PROCESSED:
-                    continue
-                if not skipped(step, stored.journal):
-                    tally.processed += 1
-                    tally.without_effect += not (
-                        has_effect or system.owes_effect(keys_of(order, step))
-                    )
+            if stored is not None:
+                order = stored.order
+                self._played.ends[order.details.workflow, order.process_state.value] += 1
+            elif system.is_refused(order_id):
+                self._say(f"order {order_id}: rejected")

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
 from multiprocessing import active_children
+from typing import Any, TypeVar
 
-from sas.testing.plan import drawn
-from sas.testing.play import Played, Project, play
+T = TypeVar("T")
+R = TypeVar("R")
 
-_project: Project | None = None
-_orders = 0
-Load = Callable[[], Project]
+_play: Callable[[int], Any] | None = None
 
 
-def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator[Played]:
-    """Yield the result of each seed as it ends. ``load`` makes the project once in each process."""
+def played(
+    load: Callable[[], T], play: Callable[[T, int], R], seeds: Iterable[int], jobs: int
+) -> Iterator[R]:
+    """Yield the result of each seed, in their order.
+
+    ``load`` makes what is played, once in each process. Both functions are sent to processes.
+    """
     if jobs == 1:
-        project = load()
+        thing = load()
         for seed in seeds:
-            yield play(project, drawn(seed, project.workflows, orders))
+            yield play(thing, seed)
         return
     seeds_left = iter(seeds)
-    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, orders)) as pool:
-        under_way: set[Future[Played]] = {
-            pool.submit(_play, seed) for seed in islice(seeds_left, jobs * 2)
-        }
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, play)) as pool:
+        under_way: deque[Future[R]] = deque(
+            pool.submit(_played, seed) for seed in islice(seeds_left, jobs * 2)
+        )
         try:
             while under_way:
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                under_way |= {pool.submit(_play, seed) for seed in islice(seeds_left, len(done))}
-                for future in done:
-                    yield future.result()
+                yield under_way[0].result()
+                under_way.popleft()
+                under_way.extend(pool.submit(_played, seed) for seed in islice(seeds_left, 1))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in active_children() if under_way else ():  # Ctrl-C
+            for process in active_children() if under_way else ():  # the caller has seen enough
                 process.terminate()
 
 
@@ -46,13 +50,14 @@ def jobs_here() -> int:
     return os.cpu_count() or 1
 
 
-def _begin(load: Load, orders: int) -> None:
-    global _project, _orders
+def _begin(load: Callable[[], T], play: Callable[[T, int], Any]) -> None:
+    global _play  # noqa: PLW0603  a process plays one thing
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _project, _orders = load(), orders
+    thing = load()
+    _play = lambda seed: play(thing, seed)  # noqa: E731
 
 
-def _play(seed: int) -> Played:
-    assert _project is not None  # noqa: S101  _begin has set it
-    return play(_project, drawn(seed, _project.workflows, _orders))
+def _played(seed: int) -> Any:
+    assert _play is not None  # noqa: S101  _begin has set it
+    return _play(seed)

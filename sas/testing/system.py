@@ -1,7 +1,6 @@
 """One simulated system: instances of the application, model services, and what happens to them.
 
-``System`` builds a world, and a plan makes it fail. ``sas sim``, our tests and the tests of an
-adopter use both.
+``System`` builds a world, and a plan makes it fail. Our tests, the kit and ``sas sim`` use both.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import Any, Self
 
 import msgspec
 
-from sas.codec import internal
-from sas.codec.internal import CallbackMessage, CommandMessage, Kind
-from sas.codec.strict import MalformedError
+from sas.codec import external, internal
+from sas.codec.internal import CallbackMessage, CommandMessage, FaultBody, Kind
+from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import URGENT_SUFFIX, reply_id, shard_of
 from sas.domain.messages import Verb
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState, StepState
@@ -33,7 +32,7 @@ from sas.ports import Agent, Business, BusUnavailableError, Callback, Message, P
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.hosts import BREAKER, Host
-from sas.testing.own_agents import OwnAgents, OwnApplication
+from sas.testing.own_agents import OwnAgents, Script
 from sas.testing.plan import (
     NO_WORKFLOW,
     Apart,
@@ -68,6 +67,8 @@ from sas.testing.world import CrashError, Instance, World, of_no_host
 SEND_AGAIN_S = 30.0
 """How long an application waits before it sends again to a queue that takes no message."""
 TIMER_IDLE = timedelta(minutes=2)
+TIMER_IDLE_OF_SCRIPT = timedelta(hours=6)
+"""The functions of an adopter wait for days, and the queues are never away meanwhile."""
 WATCH_S = 10.0
 WATCHES_MAX = 60
 """An operator looks for a reason to act each ``WATCH_S`` seconds, and acts after the last look."""
@@ -88,26 +89,23 @@ _FOR_ERROR = frozenset({Verb.RESUBMIT, Verb.SKIP, Verb.ACKNOWLEDGE})
 class Project:
     """What is simulated: the workflows of an application, on its own platform.
 
-    If there is an ``application``, its own agents run. Otherwise model services stand in for them.
+    If there is a ``script``, the functions of its sagas run. Otherwise model services stand in for
+    the agents.
     """
 
     workflows: Workflows
     queues: Mapping[str, QueueRules]
     host: HostRules
-    application: OwnApplication | None = None
+    script: Script | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
-    """How many calls each agent may have out at a time."""
+    """How many calls each agent may have out at a time, where model services stand in."""
     codec: PayloadCodec | None = None
 
     @classmethod
-    def of(
-        cls, workflows: Workflows, directory: Path, application: OwnApplication | None = None
-    ) -> Self:
+    def of(cls, workflows: Workflows, directory: Path, script: Script | None = None) -> Self:
         """Return a project by its directory; raises PlatformFileError."""
         queues = queue_rules(directory, sorted(workflows.agents()))
-        return cls(
-            workflows=workflows, queues=queues, host=host_rules(directory), application=application
-        )
+        return cls(workflows=workflows, queues=queues, host=host_rules(directory), script=script)
 
 
 class System:
@@ -143,7 +141,7 @@ class System:
             faults=faults or Faults(),
             rules=project.host,
         )
-        self.world.timer_idle = TIMER_IDLE
+        self.world.timer_idle = TIMER_IDLE if project.script is None else TIMER_IDLE_OF_SCRIPT
         self.world.resting = self._waits_for_operator
         self.submitted: dict[str, str] = {}
         """The workflow of each order."""
@@ -158,20 +156,30 @@ class System:
         self.on_answered: Callable[[Callback, int], None] = lambda _callback, _status: None
         """Called with each callback and the status of its answer."""
         self._deployed, self._items_left = project.workflows, 0
+        self._chance_until = clock.now()
         self._senders: set[asyncio.Task[None]] = set()
         agent_names = sorted(project.workflows.agents())
         self._redriver = Redriver(self.world, agent_names, self.redriven, tell)
-        self.own_agents = self._own_agents(project.application) if project.application else None
+        self.own_agents = self._own_agents(project.script) if project.script else None
         self.agents = self._services(project, service)
         actual_agents: dict[str, Agent] = {**self.agents, **agents}
-        business = Business(
-            workflows=project.workflows,
-            agents=actual_agents,
-            limits=project.limits,
-            codec=project.codec,
-        )
+        if project.script is not None:
+            business = replace(project.script.business(), agents=actual_agents)
+        else:
+            business = Business(
+                workflows=project.workflows,
+                agents=actual_agents,
+                limits=project.limits,
+                codec=project.codec,
+            )
         self.hosts = [
-            Host(self.world, f"instance-{number}", business, breaker=breaker)
+            Host(
+                self.world,
+                f"instance-{number}",
+                business,
+                breaker=breaker,
+                draws_inline=project.script is None,
+            )
             for number in range(plan.instances)
         ]
         self.world.instances = [Instance(functions=host) for host in self.hosts]
@@ -195,17 +203,16 @@ class System:
             )
         return services
 
-    def _own_agents(self, application: OwnApplication) -> OwnAgents:
+    def _own_agents(self, script: Script) -> OwnAgents:
         """Return the adopter's agents, and let the event loop follow the virtual clock for them."""
         world = self.world
         agents = OwnAgents(
-            application=application,
+            script=script,
             clock=world.clock,
             ledger=self.ledger,
             faults=world.faults,
             rng=world.rng,
             drain_times=drain_times(self.workflows),
-            workflow_of=self.submitted,
             send_callback=self.call_back,
         )
         loop = asyncio.get_running_loop()
@@ -235,8 +242,19 @@ class System:
             return False
         orders = self.store.orders
         return all(
-            order_id in orders and orders[order_id].order.process_state in AT_REST
+            orders[order_id].order.process_state in AT_REST
+            if order_id in orders
+            else self.is_refused(order_id)
             for order_id in self.submitted
+        )
+
+    def is_refused(self, order_id: str) -> bool:
+        """Return whether the saga's check refused an order. Then it is nowhere in the store."""
+        if self.own_agents is None or order_id in self.store.orders:
+            return False
+        text = f'"{order_id}"'
+        return any(
+            text in _rejected_body(message) for message in self.bus.messages(QUEUES.rejected)
         )
 
     def _waits_for_operator(self, queued: Queued) -> bool:
@@ -258,7 +276,7 @@ class System:
     def owes_effect(self, keys: Iterable[str]) -> bool:
         """Return whether a Processed step must have had its effect under one of these keys.
 
-        A model service always owes it. An agent of the adopter owes it only if a request for it
+        A model service always owes it. A function of the adopter owes it only if a request for it
         failed, because a step of an adopter may need no effect.
         """
         if self.own_agents is None:
@@ -341,7 +359,13 @@ class System:
             self._prepare(item)
         if any(isinstance(item, Chance) for item in items):
             ends = (item.at_s + item.lasts_s for item in items if isinstance(item, Away))
-            self.world.clock.call_later(max(ends, default=0.0) + CHANCE_S, self._end_chance)
+            self.goes_on_for(timedelta(seconds=max(ends, default=0.0)))
+            self._end_chance()
+
+    def goes_on_for(self, span: timedelta) -> None:
+        """Let faults by chance end two hours after this time, if they would end before."""
+        until = self.world.clock.now() + span + timedelta(seconds=CHANCE_S)
+        self._chance_until = max(self._chance_until, until)
 
     def _prepare(self, item: Item) -> None:  # noqa: C901, PLR0912  a case for each kind
         match item:
@@ -396,12 +420,16 @@ class System:
 
     def _end_chance(self) -> None:
         """End the faults that happen by chance: every order must end once faults stop."""
+        seconds_left = (self._chance_until - self.world.clock.now()).total_seconds()
+        if seconds_left > 0:
+            self.world.clock.call_later(seconds_left, self._end_chance)
+            return
         self.tell("no fault happens by chance any more")
         self.world.faults.stop()
 
     async def _send_until_taken(self, item: Submit) -> None:
         of_no_host()
-        content = self._content(item.order_id, item.workflow)
+        content = self._content(item.order_id)
         for _ in range(item.times):
             while True:
                 try:
@@ -410,15 +438,13 @@ class System:
                 except BusUnavailableError:
                     await self.world.clock.sleep(SEND_AGAIN_S)
 
-    def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
-        """Return the content of an order: one of the adopter's examples if its agents read it."""
-        if self.own_agents is None or workflow == NO_WORKFLOW:
-            return {"edited": True} if edited else {"id": order_id}
-        return self.own_agents.application.order_of(
-            workflow, f"{self.world.seed}/{order_id}/{edited}"
-        )
+    def _content(self, order_id: str, *, edited: bool = False) -> Any:
+        """Return the content of an order."""
+        if self.own_agents is not None:
+            return self.own_agents.script.orders[order_id]
+        return {"edited": True} if edited else {"id": order_id}
 
-    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901  a case for each
+    def turn(self, dependency: str, *, is_away: bool) -> None:  # noqa: C901, PLR0912  a case for each
         """Take a dependency away, or bring it back. See ``Away``."""
         kind, _, name = dependency.partition(" ")
         match kind, name:
@@ -432,6 +458,8 @@ class System:
                 self.store.partitions_away = shard if is_away else frozenset()
             case "namespace", _:
                 self.bus.cut() if is_away else self.bus.mend()
+            case "service", _ if self.own_agents is not None:
+                self.own_agents.turn(name, is_away=is_away)
             case "service", _:
                 self.agents[name].down = is_away
             case "every", _:
@@ -503,6 +531,9 @@ class System:
             return bool(self.bus.queues[QUEUES.rejected].waiting)
         stored = self.store.orders.get(item.order_id)
         state = stored.order.process_state if stored else OrderState.PENDING
+        if item.verb is Verb.CALLBACK:
+            steps = stored.order.steps if stored else ()
+            return any(step.awaits_callback for step in steps)
         return item.verb not in _FOR_ERROR or state in AT_REST
 
     def _press(self, item: Press) -> None:
@@ -512,14 +543,12 @@ class System:
         order = stored.order
         failed_steps = [step.name for step in order.steps if step.process_state is StepState.ERROR]
         members: dict[str, Any] = {}
-        if failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
+        if item.verb is Verb.CALLBACK:
+            members = self._callback_by_hand(order, item)
+        elif failed_steps and item.verb in {Verb.RESUBMIT, Verb.SKIP}:
             members["step"] = failed_steps[0]
-            if item.verb is Verb.SKIP and self.own_agents is not None:
-                result = self._result(order.details.workflow, failed_steps[0])
-                if result is not None:
-                    members["input"] = msgspec.Raw(result.encode())
-            elif item.edited:
-                content = self._content(order.order_id, order.details.workflow, edited=True)
+            if item.edited:
+                content = self._content(order.order_id, edited=True)
                 members["input"] = msgspec.Raw(msgspec.json.encode(content))
         for _ in range(1 + item.twice):
             try:
@@ -527,16 +556,12 @@ class System:
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
 
-    def _result(self, workflow: str, name: str) -> str | None:
-        """Return a result that a step had in an order; None if it has had none so far."""
-        results = (
-            step.result
-            for stored in self.store.orders.values()
-            if stored.order.details.workflow == workflow
-            for step in stored.order.steps
-            if step.name == name and step.process_state is StepState.PROCESSED
-        )
-        return next((result for result in results if isinstance(result, str)), None)
+    def _callback_by_hand(self, order: Order, item: Press) -> dict[str, Any]:
+        """Return the members of a command that ends the first step that waits for a callback."""
+        name = next((step.name for step in order.steps if step.awaits_callback), None)
+        if item.refuses:
+            return {"step": name, "error": FaultBody("not-approved", "an operator refused it")}
+        return {"step": name}
 
     def _keep_dead_letters(self, item: Unforwarded) -> None:
         agents = sorted(self.workflows.agents())
@@ -561,6 +586,10 @@ class System:
                 self._begin(self._redriver.redrive(dies=die > 0))
             die -= 1
         self.world.clock.call_later(AGAIN_S, lambda: self._look(item, die))
+
+
+def _rejected_body(message: Message) -> str:
+    return convert(message.body, external.RejectedMessage).body
 
 
 def drain_times(workflows: Workflows) -> dict[str, dict[str, timedelta]]:

@@ -10,7 +10,7 @@ class Violation:
     """An invariant that did not hold: its number, and what happened.
 
     ``about`` says what a step of the adopter does wrong, in the same words for every order. The
-    number is 0 if no invariant is broken, but an agent raised an error that it must not raise.
+    number is 0 if no invariant is broken, but a function raised an error that it must not raise.
     """
 
     number: int
@@ -18,4 +18,5 @@ class Violation:
     about: str = ""
 
     def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}" if self.number else self.text
+        text = self.text if self.about in self.text else f"{self.text}: {self.about}"
+        return f"invariant {self.number}: {text}" if self.number else text

@@ -1,7 +1,8 @@
 """An event loop in virtual time, and the model of ``HttpService`` connections to a service.
 
-What agents do with asyncio (sleeps, time limits, calls by ``HttpService``) takes virtual time.
-Nothing leaves the process: an agent that connects in another way gets ``NotSimulatedError``.
+What functions do with asyncio (sleeps, time limits, calls by ``HttpService``) takes virtual time.
+Work for a thread is done at once, in the only thread there is. Nothing leaves the process: a
+function that connects in another way gets ``NotSimulatedError``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from sas.testing.clock import START, VirtualClock
 
 
 class NotSimulatedError(RuntimeError):
-    """An agent did what a simulation cannot play. The text says what to do."""
+    """A function did what a simulation cannot play. The text says what to do."""
 
     def __init__(self, action: str) -> None:
         super().__init__(
-            f"{action}: a simulation plays async agents whose HTTP calls go through HttpService; "
-            "leave --agents own out for others"
+            f"{action}: a simulation has no network: call services by HttpService, or replace that "
+            "client in your test (monkeypatch)"
         )
 
 
@@ -123,10 +124,23 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         if isinstance(handle, _Timer):
             handle.wake.cancel()
 
-    def _refuse(self, *_given: Any, **_how: Any) -> NoReturn:
-        raise NotSimulatedError("an agent opens a connection, a file or a thread of its own")
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: object, work: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Do the work at once."""
+        ended = self.create_future()
+        try:
+            ended.set_result(work(*args))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  as a thread hands it over
+            ended.set_exception(error)
+        return ended
 
-    add_reader = add_writer = run_in_executor = _refuse  # type: ignore[assignment]
+    def _refuse(self, *_given: Any, **_how: Any) -> NoReturn:
+        raise NotSimulatedError("a function opens a connection of its own")
+
+    add_reader = add_writer = _refuse  # type: ignore[assignment]
     getaddrinfo = sock_connect = create_connection = _refuse
 
 

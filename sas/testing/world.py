@@ -172,6 +172,8 @@ class World:
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
+    end: datetime = field(init=False)
+    """When ``run`` gives up. It may be moved while it runs."""
     crashes: int = 0
     timed_out: int = 0
     """How often a function or instance died, and how often of its time limit. Tests read them."""
@@ -268,7 +270,7 @@ class World:
         Raises:
             TimeoutError: that took more than ``hours_max`` virtual hours.
         """
-        end = self.clock.now() + timedelta(hours=hours_max)
+        self.end = self.clock.now() + timedelta(hours=hours_max)
         done = False
         while True:
             self._end_overdue()
@@ -280,11 +282,11 @@ class World:
             done = self._empty() and finished()
             if done and not self._timer_runs():  # 9.
                 return
-            if self.clock.now() >= end:
+            if self.clock.now() >= self.end:
                 raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
             visible = self._visible()
             if not self._ready_queues(visible):  # 1. nothing can happen before the clock moves
-                await self.clock.step(min(self._next_event(visible), end))
+                await self.clock.step(min(self._next_event(visible), self.end))
 
     async def run_for(self, seconds: float) -> None:
         """Run for some virtual time, even if work is still under way at its end."""
@@ -375,6 +377,8 @@ class World:
 
     async def _deliver(self, instance: Instance, queue: str, queued: Queued) -> None:
         _life.set((instance, instance.life))  # 2. what this function starts inherits it
+        if self.faults.twice and queued.deliveries == 1:
+            self.memory_bus.deliver_again(queued)
         if self._happens("duplicate"):  # 6. from here on, the handler is not alone
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.deliver_again(queued)

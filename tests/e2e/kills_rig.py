@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import signal
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devstack.azurite import Azurite
-from devstack.children import Child
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
 from sas.adapters.tables.store import TableStore
@@ -93,40 +90,25 @@ class System:
         broker = self.stack.broker
         assert broker is not None
         self.killed.append(broker.pid)
-        port = str((broker.ready_line() or {})["port"])
-        management = str(self.stack.management_port)
         broker.kill()
         await self.pause(0.0, 1.0)
-        for name, value in (("--port", port), ("--management-port", management)):
-            broker.argv[broker.argv.index(name) + 1] = value
-        await _start_again(broker)
+        await broker.start_async(timeout_s=120)
 
-    async def stop_azurite(self) -> None:
-        """Stop Azurite, and start it again on its port with its tables.
-
-        By SIGINT: after ``kill -9`` it has forgotten what it answered in its last five seconds,
-        as Table Storage never does.
-        """
+    async def kill_azurite(self) -> None:
+        """``kill -9`` Azurite, and start it again on its port with its tables."""
         azurite = self.stack.azurite
         assert azurite is not None
         assert azurite.child is not None
         self.killed.append(azurite.child.pid)
-        again = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
-        await azurite.child.stop_async(signal.SIGINT, timeout_s=120)
+        azurite.child.kill()
         await self.pause(2.0, 4.0)
-        self.stack.azurite = again
-        await again.start_async()
+        await azurite.child.start_async(timeout_s=120)
 
     async def kill_everything(self) -> None:
-        """``kill -9`` the hosts and the broker; Azurite ends as it does when a stack is killed."""
-        azurite = self.stack.azurite
-        assert azurite is not None
-        assert azurite.child is not None
+        """``kill -9`` all of it."""
         for child in self.stack.children():
             self.killed.append(child.pid)
-            if child is not azurite.child:
-                child.kill()
-        await azurite.child.stop_async(signal.SIGINT, timeout_s=120)
+            child.kill()
 
     async def settled(self) -> None:
         """Wait until every order has come to its end, nothing is due and no message waits."""
@@ -178,11 +160,6 @@ class System:
             *(f"shard {shard} due {oldest}" for shard, oldest in due.items() if oldest),
             *(f"{where}: {count}" for where, count in (await self.counts()).items() if count),
         ]
-
-
-async def _start_again(child: Child) -> Mapping[str, Any]:
-    child.start()
-    return await child.until(child.ready_line, timeout_s=120)
 
 
 async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:

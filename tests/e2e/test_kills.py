@@ -85,11 +85,11 @@ async def test_every_order_ends_whole_while_the_broker_is_killed(tmp_path: Path)
         await under_load(deployment, deployment.kill_broker)
 
 
-async def test_every_order_ends_whole_while_the_store_goes_away_and_comes_back(
+async def test_every_order_ends_whole_while_azurite_is_killed(
     tmp_path: Path,
 ) -> None:
     async with system(tmp_path, APART, FAULTS, SEED) as deployment:
-        await under_load(deployment, deployment.stop_azurite)
+        await under_load(deployment, deployment.kill_azurite)
 
 
 async def test_every_order_ends_whole_once_a_stack_that_was_killed_runs_again_on_its_data(

@@ -191,7 +191,7 @@ def test_a_restart_forgets_everything_or_nothing(
 def typed_in_the_tour() -> list[str]:
     """The commands of README's tour, each as one line."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = page[page.index("\n## Use it") : page.index("\nFrom Python:")]
+    tour = page[page.index("\n## Use it") : page.index("\nTry `kill -9`")]
     lines = re.findall(r"^    (.+)$", tour.replace("\\\n", ""), re.MULTILINE)
     assert lines[0].startswith("make up ")
     return lines[1:]

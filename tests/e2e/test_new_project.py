@@ -1,4 +1,8 @@
-"""``sas new`` in an empty environment: nothing but the built wheels and what they depend on."""
+"""``sas new`` in an empty environment: nothing but the built wheels and what they depend on.
+
+Each supported Python of this machine has a project of its own, one after another. The Python that
+runs the tests is always among them.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,49 +32,91 @@ PIN = re.compile(r"^([\w.-]+==[^\s\\]+(?: ; [^\\]+?)?) *\\?$", re.MULTILINE)
 FROM_OUTSIDE = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
+RUNNING = "{}.{}".format(*sys.version_info)
+SUPPORTED = ("3.11", "3.12", "3.13")
+VERSIONS = (RUNNING, *(version for version in SUPPORTED if version != RUNNING))
+
+
+def python_of(version: str) -> str | None:
+    """Return a Python of this version that can make environments, or None."""
+    if version == RUNNING:
+        return sys.executable
+    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(map(str, roots.glob(f"versions/{version}*/bin/python")))
+    probe = f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
+    for candidate in (shutil.which(f"python{version}"), *installed):
+        if candidate and not subprocess.run([candidate, "-c", probe], check=False,
+                                            capture_output=True).returncode:  # fmt: skip
+            return candidate
+    return None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory with the built packages in ``dist`` and the pinned versions of all others, and
+    the Python that a newcomer has.
+    """
+
+    folder: Path
+    python: str
+
+
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the built packages in ``dist``, and the pinned versions of all others."""
-    folder = tmp_path_factory.mktemp("new")
-    build(folder / "dist")
-    pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
-    assert len(pinned) > 50
-    (folder / "pins.txt").write_text("\n".join(pinned))
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built packages."""
+    folder = tmp_path_factory.mktemp("packages") / "dist"
+    build(folder)
     return folder
 
 
-def run(place: Path, *words: str | Path, cwd: Path | None = None) -> str:
+@pytest.fixture(scope="module", params=VERSIONS)
+def place(
+    request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Place:
+    python = python_of(request.param)
+    if python is None:
+        pytest.skip(f"no Python {request.param} on this machine")
+    folder = tmp_path_factory.mktemp("new")
+    (folder / "dist").symlink_to(packages)
+    pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
+    assert len(pinned) > 50
+    (folder / "pins.txt").write_text("\n".join(pinned))
+    return Place(folder, python)
+
+
+def run(place: Place, *words: str | Path, cwd: Path | None = None) -> str:
     """Run a command as a newcomer does, and return what it says; it must succeed."""
     ran = subprocess.run(
         [str(word) for word in words],
-        cwd=cwd or place, env=environment(place), capture_output=True, text=True, check=False,
+        cwd=cwd or place.folder, env=environment(place),
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, f"{words}: {ran.stdout[-3000:]}{ran.stderr[-3000:]}"
     return ran.stdout
 
 
-def environment(place: Path, **settings: str) -> dict[str, str]:
+def environment(place: Place, **settings: str) -> dict[str, str]:
     """This machine's environment without this repository; npm has put Azurite on PATH."""
     env = {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
     tools = azurite._PACKAGE / "node_modules" / ".bin"
     path = f"{tools}{os.pathsep}{env['PATH']}"
-    pins = {"PIP_CONSTRAINT": str(place / "pins.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return {**env, "PATH": path, "PYTHON": sys.executable, **pins, **settings}
+    pins = {"PIP_CONSTRAINT": str(place.folder / "pins.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**env, "PATH": path, "PYTHON": place.python, **pins, **settings}
 
 
 @pytest.fixture(scope="module")
-def project(place: Path) -> Path:
+def project(place: Place) -> Path:
     """What ``sas new`` writes, where the package is installed without any extra."""
-    run(place, sys.executable, "-m", "venv", "empty")
-    pip = place / "empty" / "bin" / "pip"
+    run(place, place.python, "-m", "venv", "empty")
+    pip = place.folder / "empty" / "bin" / "pip"
     run(place, pip, "install", "-q", "--find-links", "dist", "scheduler-agent-supervisor")
-    sas = place / "empty" / "bin" / "sas"
+    sas = place.folder / "empty" / "bin" / "sas"
     assert "is a project of your own" in run(place, sas, "new", "tea-shop", "--wheels", "dist")
-    return place / "tea-shop"
+    return place.folder / "tea-shop"
 
 
 @pytest.fixture(scope="module")
-def tested(place: Path, project: Path) -> str:
+def tested(place: Place, project: Path) -> str:
     """What ``make test`` says, which also sets up ``.venv``."""
     return run(place, "make", "test", cwd=project)
 
@@ -79,19 +126,25 @@ def test_the_tests_of_a_new_project_pass(tested: str) -> None:
     assert "failed" not in tested
 
 
-def test_nothing_of_this_repository_is_on_its_path(place: Path, project: Path, tested: str) -> None:
-    code = "import sas, devstack; print(sas.__file__, devstack.__file__)"
+def test_it_runs_on_that_python_and_nothing_of_this_repository_is_on_its_path(
+    place: Place, project: Path, tested: str
+) -> None:
+    code = "import sas, devstack, sys; print(sas.__file__, devstack.__file__, sys.version)"
     paths = run(place, project / ".venv" / "bin" / "python", "-c", code, cwd=project)
     assert str(ROOT) not in paths
+    version = run(place, place.python, "-c", "import sys; print(sys.version)")
+    assert paths.endswith(version)
     assert paths.count("site-packages") == 2
 
 
 @contextmanager
-def up(place: Path, project: Path) -> Iterator[str]:
+def up(place: Place, project: Path) -> Iterator[str]:
     """``devstack up`` on free ports, with the project's services beside it; give their address."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    words = [str(project / ".venv" / "bin" / "devstack"), "up", ".", "--ports", "free"]
+    queues = ".devstack/Config.json"
+    run(place, ".venv/bin/sas", "infra", "--emulator", queues, cwd=project)
+    words = [".venv/bin/devstack", "up", ".", "--ports", "free", "--config", queues]
     words += ["--with", f".venv/bin/python services.py {port}"]
     words += ["--setting", f"STOCK_URL={address}", "--setting", f"PAYMENT_URL={address}"]
     running = subprocess.Popen(
@@ -120,7 +173,7 @@ def wait_for(address: str) -> None:
 
 
 def test_its_orders_run_to_their_end_on_one_machine(
-    place: Path, project: Path, tested: str
+    place: Place, project: Path, tested: str
 ) -> None:
     sas = project / ".venv" / "bin" / "sas"
     with up(place, project) as services:
@@ -147,7 +200,7 @@ def test_its_orders_run_to_their_end_on_one_machine(
 
 
 def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk(
-    place: Path, project: Path, tested: str
+    place: Place, project: Path, tested: str
 ) -> None:
     with ExitStack() as sockets:
         for port in (7201, 7474):
@@ -164,10 +217,12 @@ def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk
     assert "Azure on this machine, for" not in ran.stdout
 
 
-def test_azd_s_first_hook_asks_for_the_settings_of_this_business(
-    place: Path, project: Path
+def test_what_azd_runs_first_asks_for_the_settings_of_this_business(
+    place: Place, project: Path, tested: str
 ) -> None:
-    hook = [sys.executable, "-m", "tools.azd_hooks", "preprovision"]
+    run(place, "make", "infra", cwd=project)
+    run(place, ".venv/bin/sas", "infra", "--check", cwd=project)
+    hook = [".venv/bin/sas", "azd", "preprovision"]
     refused = subprocess.run(
         hook, cwd=project, env=environment(place), capture_output=True, text=True, check=False
     )
@@ -178,3 +233,8 @@ def test_azd_s_first_hook_asks_for_the_settings_of_this_business(
         hook, cwd=project, env=env, capture_output=True, text=True, check=False
     )
     assert accepted.returncode == 0, accepted.stderr
+
+
+def test_the_pages_are_in_the_wheel(place: Place, project: Path, tested: str) -> None:
+    page = run(place, ".venv/bin/sas", "docs", "docs/operating.md", cwd=project)
+    assert page.startswith("# Operating")

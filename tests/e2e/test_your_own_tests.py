@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.workflow_page import NOT_COPIED, PROJECT, command, project, run, run_for
+from tests.e2e.workflow_page import NOT_COPIED, PROJECT, project, run_for, write_infra
 
 __all__ = ["project"]  # a fixture
 
@@ -51,8 +51,7 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
             shutil.copytree(source, project / name, ignore=NOT_COPIED, dirs_exist_ok=True)
         else:
             shutil.copy(source, project / name)
-    named = run(command("tools.queues"), project)
-    assert named.returncode == 0, named.stderr
+    write_infra(project)
     environment = {"TRIPS_URL": "http://127.0.0.1:7201"}
     words = [sys.executable, "-m", "pytest", "-q"]
     listing = [*words, "--collect-only", *(f"tests/{layer}" for layer in ONLY_IMPORTED)]

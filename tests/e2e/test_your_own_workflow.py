@@ -22,6 +22,7 @@ from tests.e2e.workflow_page import (
     service,
     started,
     told_by,
+    write_infra,
 )
 
 __all__ = ["project", "service"]
@@ -35,7 +36,6 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "orders/__init__.py",
         "trips_service.py",
         "trips.jsonl",
-        "sim.json",
     ]
     assert len(COMMANDS) == 5
 
@@ -43,8 +43,7 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
 @pytest.fixture
 def connection(project: Path, service: str) -> Iterator[str]:
     """The connection string that the page's ``devstack up`` prints, on free ports here."""
-    named = run(command("tools.queues"), project)
-    assert named.returncode == 0, named.stderr
+    write_infra(project)
     with started(project, service) as values:
         yield values["ServiceBus"]
 
@@ -76,8 +75,8 @@ def test_the_agents_of_the_page_hold_every_invariant(project: Path) -> None:
 def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_s(
     project: Path,
 ) -> None:
-    assert run(command("tools.queues"), project).returncode == 0
-    hook = [sys.executable, "-m", "tools.azd_hooks", "preprovision"]
+    write_infra(project)
+    hook = [sys.executable, "-m", "sas.cli", "azd", "preprovision"]
     nothing = run(hook, project)
     settings = re.findall(r"azd env set (\w+)", nothing.stderr)
     assert (nothing.returncode, settings) == (1, ["TRIPS_URL"])

@@ -39,6 +39,7 @@ COPIED = (
     "local.settings.json",
     "pyproject.toml",
 )
+(TABLE,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ENDS = {"completed", "undone"}
 NOT_COPIED = shutil.ignore_patterns("*.pyc.*", "node_modules")
 """Compiled modules are copied, but no file that another process is writing."""
@@ -59,16 +60,26 @@ def project(tmp_path: Path) -> Path:
         target = tmp_path / name
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, encoding="utf-8")
+    config = tmp_path / "pyproject.toml"
+    before, _, rest = config.read_text(encoding="utf-8").partition("[tool.sas]\n")
+    after = rest[rest.index("\n[") :]
+    config.write_text(before + TABLE + after, encoding="utf-8")
     return tmp_path
 
 
 def command(starting_with: str) -> list[str]:
     """Return the page's command that begins so, with this Python instead of .venv's."""
     (line,) = [line for line in COMMANDS if starting_with in line]
-    words = shlex.split(line)
+    words = [word for word in shlex.split(line) if not word.startswith("TRIPS_URL=")]
     if words[0] == ".venv/bin/sas":
         return [sys.executable, "-m", "sas.cli", *words[1:]]
     return [sys.executable, *words[1:]]
+
+
+def write_infra(project: Path, **settings: str) -> None:
+    """Do what the page says in section 5."""
+    ran = run(command("sas infra"), project, TRIPS_URL="http://127.0.0.1:7201", **settings)
+    assert ran.returncode == 0, ran.stderr
 
 
 def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

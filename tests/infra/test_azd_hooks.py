@@ -13,9 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
+from sas.cli.main import main
+from sas.deploy.azd import FORMS, parameter_variables
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import ROOT
-from tools.azd_hooks import FORMS, main, parameter_variables
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -50,7 +51,7 @@ def hook(
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = main([name])
+        code = main(["azd", name])
     return subprocess.CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from sas.deploy.azd import parameter_variables
+from sas.deploy.github import ISSUER, condition, settings, subject
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import INFRA, ROOT
-from tools.azd_hooks import parameter_variables
-from tools.github_deploy import ISSUER, condition, settings, subject
 
 yaml: Any = importlib.import_module("yaml")
 
@@ -48,7 +48,7 @@ def signed_in(path: Path, **answers: str) -> Commands:
     named = {name.replace("_", " ").replace("  ", "-"): text for name, text in answers.items()}
     commands = Commands(path, {**ANSWERS, **named})
     done = subprocess.run(
-        [sys.executable, "-m", "tools.github_deploy", "sign-in", "me/shop"],
+        [sys.executable, "-m", "sas.cli", "azd", "sign-in", "me/shop"],
         cwd=ROOT,
         env={**os.environ, "PATH": str(path)},
         capture_output=True,
@@ -129,7 +129,7 @@ def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
 ) -> None:
     variables = {name: f"value of {name}" for name in parameter_variables()} | {"PATH": "/theirs"}
     done = subprocess.run(
-        [sys.executable, "-m", "tools.github_deploy", "settings"],
+        [sys.executable, "-m", "sas.cli", "azd", "settings"],
         cwd=ROOT,
         env={**os.environ, "VARS": json.dumps(variables)},
         capture_output=True,
@@ -157,9 +157,10 @@ def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() 
     runs = [step.get("run", "") for step in JOB["steps"]]
     uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
     creation = next(place for place, run in enumerate(runs) if "azd env new" in run)
-    checked = runs.index("python3 -m tools.azd_hooks check")
+    checked = runs.index(".venv/bin/sas azd check")
     settings_given = next(place for place, run in enumerate(runs) if "GITHUB_ENV" in run)
     assert uses.index("azure/login") < checked
+    assert runs.index("make .venv/.ready PYTHON=python") < settings_given
     assert settings_given < creation < checked < runs.index("azd provision --preview --no-prompt")
     assert all("if" not in JOB["steps"][place] for place in (creation, checked))
     assert 'azd env new "$AZURE_ENV_NAME"' in runs[creation]

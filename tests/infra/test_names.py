@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from sas.cli.infra import needs_of
 from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
 from tests.sample import AGENTS
-from tools.infra_queues import applications
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
@@ -24,7 +24,7 @@ NAMESPACE: dict[str, Any] = json.loads((ROOT / "infra/emulator/Config.json").rea
 EMULATED: dict[str, dict[str, Any]] = {
     queue["Name"]: queue["Properties"] for queue in NAMESPACE["Queues"]
 }
-RESPONSES = {f"responses-{name}" for name in applications(ROOT / "infra")}
+RESPONSES = {f"responses-{name}" for name in needs_of(ROOT).applications}
 LANES = (
     *("orders", "scheduler", "agent-replies", "callbacks"),
     *(f"agent-{name}" for name in AGENTS),

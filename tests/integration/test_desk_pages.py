@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html import unescape
 from urllib.parse import quote
 
@@ -14,13 +15,15 @@ from yarl import URL
 
 from sas.codec.external import Rejection
 from sas.codec.payloads import decode_content, encode_content
+from sas.domain.order import Fault
+from sas.domain.workflow import Workflow
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.ports import RefusedError
+from sas.ports import AwaitCallback, RefusedError
 from sas.testing.store import StoreFault
 from tests.integration.desk_kit import desk_of, words
 from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
-from tests.unit.actors_kit import DECLINED, Kit, fail, kit, night, order, submit
+from tests.unit.actors_kit import CARE, DECLINED, Kit, fail, kit, night, order, submit
 
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
@@ -51,6 +54,48 @@ async def test_an_orders_page_shows_its_steps_as_a_graph_with_their_states() -> 
     assert 'aria-label="reserve: Processed. pay: Error."' in page
     assert len(re.findall(r'<g class="(?:processed|error|pending)"><rect ', page)) == 2
     assert "style=" not in page  # the browser would refuse it
+
+
+async def waiting(*workflows: Workflow) -> Kit:
+    """An order whose first step waits for a manager to approve it."""
+    system = kit(*workflows)
+    system.agents["stock"].then(AwaitCallback(timedelta(days=2), "the manager approves"))
+    await submit(system, "10248")
+    return system
+
+
+async def test_a_wait_for_a_callback_is_told_and_an_operator_answers_in_its_place() -> None:
+    system = await waiting()
+    async with desk_of(system) as browser:
+        page = await browser.look("/orders/10248")
+        until = f"{system.order('10248').steps[0].complete_by:%Y-%m-%d %H:%M:%SZ}"
+        assert f"It waits for The callback of reserve, until {until}: the manager approves." in page
+        assert "Waits for the callback until" in page
+        listed = await browser.look("/orders?state=under-way")
+        assert f"reserve waits for the callback until {until}: the manager approves" in listed
+        seq = str(system.order("10248").seq)
+        form = {"seq": seq, "step": "reserve", "input": '{"amount": 80}', "reason": "by phone"}
+        _, where = await browser.post("/orders/10248", verb="callback", **form)
+        await browser.desk.sender.settled()
+        page = await browser.look(where)
+    assert system.state("10248") == "Processed"
+    assert system.order("10248").steps[0].result == '{"amount": 80}'
+    assert "Done: callback is row" in page
+    assert "step processed by operator ann by phone" in page
+
+
+async def test_an_operator_refuses_in_the_place_of_a_callback() -> None:
+    system = await waiting(CARE)
+    async with desk_of(system) as browser:
+        form = {"seq": str(system.order("10248").seq), "step": "reserve", "input": ""}
+        status, page = await browser.post("/orders/10248", verb="callback", code="\x1b", **form)
+        assert (status, "the code of the refusal is" in page.lower()) == (409, True)
+        await browser.post(
+            "/orders/10248", verb="callback", code="too-dear", reason="50 is the most", **form
+        )
+        await browser.desk.sender.settled()
+    assert system.state("10248") == "Error"
+    assert system.order("10248").steps[0].error == Fault("too-dear", "50 is the most")
 
 
 async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> None:

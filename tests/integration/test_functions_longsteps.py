@@ -12,10 +12,12 @@ import pytest_asyncio
 
 from samples.remote_services import Faults
 from sas.domain.content import PayloadRef
+from sas.domain.order import UndoStatus
 from sas.features.callbacks.codec import CallbackKeys, Claims
 from sas.features.claim_check import ClaimCheck
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
+from tests.integration.test_operator_cli import sas
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
@@ -153,4 +155,51 @@ async def test_a_large_callback_result_is_offloaded_and_one_for_a_former_order_i
     assert isinstance(order.steps[4].result, PayloadRef)
     assert json.loads(str(whole.steps[4].result)) == scan
     assert [rejected for rejected in await system.rejected() if rejected.order_id == "B-1"] == []
+    system.nothing_lost()
+
+
+async def test_an_awaited_callback_is_shown_answered_refused_and_not_waited_for_once_cancelled(
+    system: Rig,
+) -> None:
+    system.remote.set_faults(Faults(delivery=600.0), "carrier")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api/callbacks"
+    callbacks = {"SAS_CALLBACK_KEY": KEYS.keys[0], "SAS_CALLBACK_URL": address}
+    system.http_port = port
+    names = ("O-shown", "O-answered", "O-refused", "O-cancelled")
+    async with system.host(**callbacks, TESTS_CARRIER_TELLS_SECONDS="300"):
+        for name in names:
+            await system.submit(name, workflow=DELIVERED)
+        for name in names:
+            await delivery_awaited(system, name)
+
+        why = await sas(system, "why", "O-shown")
+        assert "The callback of deliver, until 20" in why.out
+        bare = await sas(system, "callback", "O-shown")
+        assert "set SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them" in bare.out
+        shown = await sas(system, "callback", "O-shown", **callbacks)
+        assert await post(shown.out.splitlines()[-1]) == (202, "accepted")
+        assert await system.ends("O-shown", "Processed") == "Processed"
+
+        late = (await sas(system, "callback", "O-cancelled", **callbacks)).out.splitlines()[-1]
+        by_hand = ("--yes", "--wait", "120")
+        scan = '{"state": "delivered"}'
+        answered = await sas(system, "callback", "O-answered", "--answer", scan, *by_hand)
+        assert (answered.code, answered.err) == (0, "")
+        assert await system.ends("O-answered", "Processed") == "Processed"
+        refusal = ("--refuse", "not-at-home", "--text", "nobody opened")
+        refused = await sas(system, "callback", "O-refused", *refusal, *by_hand)
+        assert (refused.code, refused.err) == (0, "")
+        assert await system.ends("O-refused", "Compensated") == "Compensated"
+        assert (await sas(system, "cancel", "O-cancelled", *by_hand)).code == 0
+        assert await system.ends("O-cancelled", "Compensated") == "Compensated"
+        assert await post(late) == (410, "too-late")
+        await system.quiet()
+    assert json.loads(str((await system.order("O-answered")).steps[4].result)) == json.loads(scan)
+    by = [entry.by for entry in await system.store.journal("O-answered")]
+    assert by.count("operator ann") == 1
+    undone = (await system.order("O-refused")).undone_because
+    assert undone == "deliver failed: not-at-home: nobody opened"
+    cancelled = (await system.order("O-cancelled")).steps[4]
+    assert (cancelled.undo, cancelled.call.generation) == (UndoStatus.UNDONE, 0)
     system.nothing_lost()

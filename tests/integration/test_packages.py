@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from sas.project import FILES as FOLDER
-from sas.project import sources
+from sas.distribution import FILES as FOLDER
+from sas.project import DEPLOYMENT, NEW, PAGES, sources
 from tools.dist import ROOT, build
 
 FILES = f"sas/{FOLDER}/"
-"""What `sas new` writes: it has a folder `tests` and one called `orders`, for the new project."""
+"""What `sas new` and `sas infra` write (with a folder `tests` and one `orders`), and the pages."""
 
 
 def project(folder: str) -> dict[str, Any]:
@@ -78,18 +78,22 @@ def test_a_wheel_holds_its_package_whole_and_nothing_else(
     assert any(name.endswith("/licenses/LICENSE") for name in built[wheel])
 
 
-def test_the_wheel_has_the_desk_s_files_and_azurite_s_pins(built: dict[str, list[str]]) -> None:
+def test_the_wheels_have_files_of_the_desk_pages_of_devstack_and_pins_of_azurite(
+    built: dict[str, list[str]],
+) -> None:
     for folder in ("templates", "static"):
         for path in (ROOT / "sas" / "desk" / folder).iterdir():
             assert f"sas/desk/{folder}/{path.name}" in built[SAS]
-    pins = {"package.json", "package-lock.json", ".npmrc"}
+    for page in (ROOT / "devstack" / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT).as_posix() in built[DEVSTACK]
+    pins = {"package.json", "package-lock.json", ".npmrc", "journal.js"}
     assert {f"devstack/azurite/{name}" for name in pins} <= set(built[DEVSTACK])
 
 
-def test_the_wheel_and_the_sdist_have_every_file_of_a_new_project(
+def test_the_wheel_and_the_sdist_have_every_file_of_a_project_and_every_page(
     built: dict[str, list[str]],
 ) -> None:
-    expected = set(sources(ROOT))
+    expected = set(sources((*NEW, *DEPLOYMENT, *PAGES)))
     assert {name.removeprefix(FILES) for name in built[SAS] if name.startswith(FILES)} == expected
     sdist = set(built[SAS.replace("-py3-none-any.whl", ".tar.gz")])
     assert expected <= sdist, expected - sdist
@@ -114,7 +118,7 @@ def test_the_base_needs_what_the_client_imports_and_the_rest_is_extras(
     }
     assert base == {"azure-servicebus", "certifi", "msgspec", "opentelemetry-api"}
     extras = set(about.get_all("Provides-Extra", []))
-    assert {"functions", "telemetry", "cli", "desk", "sim"} <= extras
+    assert {"functions", "telemetry", "cli", "desk", "testing"} <= extras
 
 
 def test_the_version_is_the_same_everywhere() -> None:

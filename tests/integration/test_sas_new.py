@@ -19,27 +19,14 @@ import pytest
 
 from devstack.__main__ import parser
 from sas.cli.main import build_parser, main
+from sas.deploy.queues import read_list
 from sas.distribution import version
-from sas.project import TEMPLATE, WHEELS, sources
+from sas.project import DEPLOYMENT, NEW, TEMPLATE, WHEELS, WORKFLOW, sources
 from tools.dist import ROOT
-from tools.infra_queues import (
-    all_queues,
-    applications,
-    differences,
-    emulator_queues,
-    inconsistent,
-    read_list,
-)
 
 yaml: Any = importlib.import_module("yaml")
 SETTINGS = {"STOCK_URL", "PAYMENT_URL"}
-CHANGED_FOR_THE_PROJECT = {
-    "azure.yaml",
-    "infra/README.md",
-    "infra/emulator/Config.json",
-    "infra/main.parameters.json",
-    "infra/queues.json",
-}
+DERIVED = {"infra/emulator/Config.json", "infra/main.parameters.json", "infra/queues.json"}
 
 
 @pytest.fixture
@@ -50,21 +37,48 @@ def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
+@pytest.fixture
+def deployable(project: Path) -> Path:
+    ran = sas(project, "infra")
+    assert ran.returncode == 0, ran.stderr
+    return project
+
+
+def sas(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a project. It imports the project's own `orders`."""
+    return subprocess.run(
+        [sys.executable, "-m", "sas.cli", *words],
+        cwd=project, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def changed(project: Path, file: str, text: str, other: str) -> None:
+    content = (project / file).read_text()
+    assert text in content
+    (project / file).write_text(content.replace(text, other))
+
+
 def files_of(project: Path) -> dict[str, str]:
     paths = (path for path in project.rglob("*") if path.is_file())
     return {path.relative_to(project).as_posix(): path.read_text() for path in paths}
 
 
-def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
-    project: Path,
-) -> None:
+def test_a_project_has_the_files_of_the_template_and_few_of_them(project: Path) -> None:
     files = files_of(project)
-    expected = {source.removeprefix(TEMPLATE): source for source in sources(ROOT)}
-    assert set(files) == set(expected)
-    same = {path for path, source in expected.items() if files[path] == (ROOT / source).read_text()}
-    of_the_template = {path for path, source in expected.items() if source.startswith(TEMPLATE)}
-    assert set(expected) - same - of_the_template == CHANGED_FOR_THE_PROJECT
+    template = {source for source in sources(NEW) if not source.startswith(WORKFLOW)}
+    assert set(files) == {source.removeprefix(TEMPLATE) for source in template}
+    assert len(files) < 20
     assert not {path for path in files if "@NAME@" in files[path] or "@VERSION@" in files[path]}
+
+
+def test_what_deploys_it_is_added_on_demand_and_is_that_of_this_repository(
+    deployable: Path,
+) -> None:
+    files = files_of(deployable)
+    added = {source.removeprefix(TEMPLATE): source for source in sources(DEPLOYMENT)}
+    assert set(added) <= set(files)
+    other = {path for path, name in added.items() if files[path] != (ROOT / name).read_text()}
+    assert other == DERIVED | {"azure.yaml", "infra/README.md"}
 
 
 def test_its_requirements_name_the_version_that_wrote_it(project: Path) -> None:
@@ -76,42 +90,130 @@ def test_its_requirements_name_the_version_that_wrote_it(project: Path) -> None:
         assert set(versions) == {version()}
 
 
-def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
-    project: Path,
-) -> None:
-    infra = project / "infra"
-    listed = read_list(infra)
-    assert inconsistent(listed) == []
-    assert applications(infra) == ["web"]
-    azure, emulated = all_queues(listed, ["web"]), emulator_queues(infra)
-    assert set(azure) == set(emulated)
-    assert not [name for name in azure if differences(azure[name], emulated[name])]
+def test_its_settings_on_this_machine_are_ours_and_those_of_its_business(project: Path) -> None:
     settings = json.loads((project / "local.settings.json").read_text())["Values"]
     ours = json.loads((ROOT / "local.settings.json").read_text())["Values"]
     assert {n: v for n, v in settings.items() if n not in SETTINGS} == {
         name: value for name, value in ours.items() if not name.startswith("ORDERS_")
     }
-    parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
+
+
+def test_a_new_project_follows_from_its_business_with_and_without_infra(project: Path) -> None:
+    for words in (["infra", "--check"], ["infra"], ["infra", "--check"]):
+        ran = sas(project, *words)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert sas(project, "infra").stdout == "Everything follows from the app already.\n"
+    queues = {queue["name"] for queue in read_list(project)["queues"]}
+    assert {name for name in queues if name.startswith("agent-")} == {
+        f"agent-{name}{lane}"
+        for name in ("stock", "payment", "replies")
+        for lane in ("", "-urgent")
+    }
+    parameters = json.loads((project / "infra/main.parameters.json").read_text())["parameters"]
     assert set(parameters["businessSettings"]["value"]) == SETTINGS
+    principal = "${SAS_PRINCIPAL_WEB=}"
+    assert parameters["applications"]["value"] == [{"name": "web", "principalId": principal}]
 
 
-def test_its_azure_yaml_has_its_name(project: Path) -> None:
-    content = yaml.safe_load((project / "azure.yaml").read_text())
+def test_what_no_longer_follows_from_the_business_is_named_and_written_again(
+    deployable: Path,
+) -> None:
+    changed(deployable, "orders/__init__.py", '"stock": Stock', '"courier": Stock')
+    changed(deployable, "orders/workflows.py", 'agent="stock"', 'agent="courier"')
+    changed(deployable, "pyproject.toml", '["web"]', '["web", "desk"]\nbound = ["desk"]')
+    changed(deployable, "pyproject.toml", '"STOCK_URL",', '"STOCK_URL", "COURIER_URL",')
+    ran = sas(deployable, "infra", "--check")
+    assert ran.returncode == 1
+    for sentence in (
+        'infra/queues.json lacks access.appReceives[] "agent-courier"',
+        'should not have access.appReceives[] "agent-stock"',
+        "infra/main.parameters.json lacks parameters.applications.value[desk].bound true",
+        'local.settings.json lacks Values.COURIER_URL "", Values.SAS_APPLICATIONS "desk"',
+    ):
+        assert sentence in ran.stdout
+    assert "Give a value in local.settings.json: COURIER_URL" in sas(deployable, "infra").stdout
+    assert sas(deployable, "infra", "--check").returncode == 0
+    emulated = (deployable / "infra/emulator/Config.json").read_text()
+    for queue in ("agent-courier-urgent", "orders-desk", "responses-desk"):
+        assert f'"{queue}"' in emulated
+    assert "agent-stock" not in emulated
+
+
+def test_what_a_person_wrote_into_the_parameters_stays(deployable: Path) -> None:
+    file = "infra/main.parameters.json"
+    changed(deployable, file, '"name": "web"', '"name": "web", "urgent": true')
+    changed(deployable, file, '"${STOCK_URL}"', '"${STOCK_URL=https://stock.example}"')
+    changed(deployable, file, '"STOCK_URL":', '"SAS_AGENT_LIMITS": "stock:4", "STOCK_URL":')
+    before = (deployable / file).read_text()
+    assert sas(deployable, "infra", "--check").returncode == 0
+    assert sas(deployable, "infra").returncode == 0
+    assert (deployable / file).read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "sentence"),
+    [
+        ("[tool.sas]", "[tool.other]", "pyproject.toml needs a table [tool.sas]"),
+        ('["web"]', '["Web"]', "'Web': use lower-case letters"),
+        ('"STOCK_URL"', '"stock-url"', "'stock-url': use upper-case letters"),
+        ('["web"]', '["web"]\nbound = ["desk"]', "bound names 'desk', which is none of"),
+        ('"orders"', '"nowhere"', "No module named 'nowhere'"),
+    ],
+)
+def test_a_business_that_is_not_named_well_is_refused(
+    project: Path, text: str, other: str, sentence: str
+) -> None:
+    changed(project, "pyproject.toml", text, other)
+    ran = sas(project, "infra")
+    assert ran.returncode == 2
+    assert sentence in ran.stderr
+    assert not (project / "infra").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("local.settings.json", "[]"),
+        ("infra/main.parameters.json", "{}"),
+        ("infra/queues.json", ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(deployable: Path, file: str, text: str) -> None:
+    (deployable / file).write_text(text)
+    ran = sas(deployable, "infra", "--check")
+    assert ran.returncode == 2
+    assert "cannot be used" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_emulator_s_queues_need_no_infra(project: Path) -> None:
+    assert sas(project, "infra", "--emulator", "here/Config.json").returncode == 0
+    assert '"agent-payment-urgent"' in (project / "here" / "Config.json").read_text()
+    assert not (project / "infra").exists()
+
+
+def test_azd_s_hook_without_infra_says_what_to_run(project: Path) -> None:
+    ran = sas(project, "azd", "check")
+    assert (ran.returncode, "run `sas infra` first" in ran.stderr) == (1, True)
+
+
+def test_its_azure_yaml_has_its_name(deployable: Path) -> None:
+    content = yaml.safe_load((deployable / "azure.yaml").read_text())
     assert content["name"] == "tea-shop"
 
 
-def test_its_pages_link_to_files_that_it_has(project: Path) -> None:
-    for page in project.rglob("*.md"):
+def test_its_pages_link_to_files_that_it_has(deployable: Path) -> None:
+    for page in deployable.rglob("*.md"):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_its_workflows_are_valid(project: Path) -> None:
-    for path in (project / ".github" / "workflows").iterdir():
+def test_its_workflows_are_valid(deployable: Path) -> None:
+    for path in (deployable / ".github" / "workflows").iterdir():
         jobs = yaml.safe_load(path.read_text())["jobs"]
         for job in jobs.values():
             if called := job.get("uses"):
-                assert (project / called).exists()
+                assert (deployable / called).exists()
 
 
 @pytest.mark.parametrize(
@@ -157,19 +259,11 @@ def test_the_next_step_can_be_pasted(
     assert "write it again with --wheels DIR" in output
 
 
-def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -> None:
-    words = ["-m", "tools.queues", "--agents", "stock", "payment", "courier"]
-    subprocess.run([sys.executable, *words], cwd=project, check=True, capture_output=True)
-    listed = read_list(project / "infra")
-    assert inconsistent(listed) == []
-    assert "agent-courier" in {queue["name"] for queue in listed["queues"]}
-
-
 def test_the_project_s_rule_for_the_branch_requires_the_check_of_its_own_workflow(
-    project: Path,
+    deployable: Path,
 ) -> None:
-    jobs = yaml.safe_load((project / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
-    page = (project / "infra" / "README.md").read_text()
+    jobs = yaml.safe_load((deployable / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    page = (deployable / "infra" / "README.md").read_text()
     assert [f"project of your own `{job}`) passed" in page for job in jobs] == [True]
 
 
@@ -203,10 +297,12 @@ def test_every_phony_target_of_its_makefile_has_a_rule(project: Path) -> None:
 
 def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) -> None:
     program(project / ".venv" / "bin" / "devstack", 'printf "%s\\n" "$@"')
+    program(project / ".venv" / "bin" / "sas", f'exec {sys.executable} -m sas.cli "$@"')
     (project / ".venv" / ".ready").touch()
     words = make(project, "up").stdout.splitlines()
     up = parser().parse_args(words[words.index("up") :])
     services, desk = up.beside
+    assert (project / up.config).is_file()
     assert up.needs == [(7201, "services.py"), (7474, "the desk")]
     assert services == ".venv/bin/python services.py 7201"
     assert build_parser().parse_args(desk.split()[1:]).verb.name == "desk"

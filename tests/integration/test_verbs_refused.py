@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from sas.domain.messages import Verb
 from sas.operate.errors import UNAVAILABLE
-from sas.ports import Message, RefusedError, StoreUnavailableError, UndeliverableError
+from sas.ports import (
+    AwaitCallback,
+    Message,
+    RefusedError,
+    StoreUnavailableError,
+    UndeliverableError,
+)
 from tests.integration.desk_kit import Browser, desk_of
 from tests.unit import actors_kit
 from tests.unit.actors_kit import Kit, fail, kit, submit
@@ -20,6 +27,7 @@ from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 VERBS = [verb.value for verb in Verb]
+DAY = timedelta(days=1)
 DECLINED = RefusedError("card-declined", "the card was declined")
 WRONG = {
     "resubmit": "DONE",
@@ -27,8 +35,13 @@ WRONG = {
     "acknowledge": "DONE",
     "undo": "UNDONE",
     "cancel": "UNDONE",
+    "callback": "DONE",
 }
 """An order whose state does not allow the verb."""
+RIGHT_ORDER = dict.fromkeys(VERBS, "STUCK") | {"callback": "WAITS"}
+"""An order whose state allows the verb."""
+WITH = {"callback": ("--answer", "{}")}
+"""What the verb is given to change an order."""
 RIGHT = "you need the role Azure Service Bus Data Sender on it"
 
 
@@ -49,6 +62,7 @@ async def bob_looks(system: Kit, order_id: str) -> None:
 
 FASTER: Mapping[str, Callable[[Kit, str], Awaitable[None]]] = {
     **dict.fromkeys(VERBS, bob_looks),
+    "callback": bob_undoes,
     "cancel": bob_undoes,  # a cancel is right however far the order has come, but not after its end
 }
 
@@ -66,6 +80,7 @@ def operator(night: Night) -> Night:
     night.submit("DONE")
     night.submit("UNDONE")
     night.play(bob_undoes(night.system, "UNDONE"))
+    night.awaits("WAITS")
     return night
 
 
@@ -74,14 +89,14 @@ def test_a_command_for_an_order_in_the_wrong_state(operator: Night, verb: str) -
     before = words(operator.system)
     order_id = WRONG[verb]
     state = operator.system.state(order_id)
-    output = operator.sas(verb, order_id, "--yes")
+    output = operator.sas(verb, order_id, "--yes", *WITH.get(verb, ()))
     output.refused(1, f"{verb} of order {order_id} is not possible", state)
     assert (words(operator.system), operator.sent_messages, output.out) == (before, [], "")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_for_an_order_that_is_gone(operator: Night, verb: str) -> None:
-    output = operator.sas(verb, "GONE", "--yes")
+    output = operator.sas(verb, "GONE", "--yes", *WITH.get(verb, ()))
     output.refused(1, "there is no order 'GONE' here: check the id")
     assert operator.sent_messages == []
 
@@ -95,7 +110,7 @@ def test_a_command_without_the_right_to_send(
 
     monkeypatch.setattr(operator, "send", refused)
     before = words(operator.system)
-    operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, RIGHT)
+    operator.sas(verb, RIGHT_ORDER[verb], "--yes", *WITH.get(verb, ())).refused(UNAVAILABLE, RIGHT)
     assert words(operator.system) == before
 
 
@@ -104,26 +119,30 @@ def test_a_command_without_the_right_to_read(
     operator: Night, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     store_away(monkeypatch)
-    operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, "you have no right")
+    operator.sas(verb, RIGHT_ORDER[verb], "--yes", *WITH.get(verb, ())).refused(
+        UNAVAILABLE, "you have no right"
+    )
     assert operator.sent_messages == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_that_lost_a_race(operator: Night, verb: str) -> None:
     system = operator.system
-    operator.before_send = lambda: FASTER[verb](system, "STUCK")
-    output = operator.sas(verb, "STUCK", "--yes", "--wait", "5")
+    order_id = RIGHT_ORDER[verb]
+    operator.before_send = lambda: FASTER[verb](system, order_id)
+    output = operator.sas(verb, order_id, "--yes", "--wait", "5", *WITH.get(verb, ()))
     output.refused(1, "not carried out: ")
-    assert not any(entry.by == "operator ann" for entry in system.journal("STUCK"))
+    assert not any(entry.by == "operator ann" for entry in system.journal(order_id))
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
-    seq = operator.system.order("STUCK").seq
-    operator.play(bob_looks(operator.system, "STUCK"))
+    order_id = RIGHT_ORDER[verb]
+    seq = operator.system.order(order_id).seq
+    operator.play(bob_undoes(operator.system, order_id))
     before = words(operator.system)
-    output = operator.sas(verb, "STUCK", "--yes", "--seq", str(seq))
-    output.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1}")
+    output = operator.sas(verb, order_id, "--yes", "--seq", str(seq), *WITH.get(verb, ()))
+    output.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq ")
     assert (words(operator.system), operator.sent_messages) == (before, [])
 
 
@@ -138,6 +157,8 @@ async def broken() -> Kit:
     await submit(system, "DONE")
     await submit(system, "UNDONE")
     await bob_undoes(system, "UNDONE")
+    system.agents["stock"].then(AwaitCallback(DAY))
+    await submit(system, "WAITS")
     return system
 
 
@@ -173,10 +194,10 @@ async def test_a_form_without_the_right_to_send(monkeypatch: pytest.MonkeyPatch,
         raise UndeliverableError(f"queue scheduler: {RIGHT}.", messages[0])
 
     system = await broken()
-    before = words(system)
+    before, order_id = words(system), RIGHT_ORDER[verb]
     async with desk_of(system) as browser:
         monkeypatch.setattr(browser.line, "send", refused)
-        status, page = await asked(browser, verb, "STUCK", system.order("STUCK").seq)
+        status, page = await asked(browser, verb, order_id, system.order(order_id).seq)
         assert status == 409
         assert RIGHT in page
         assert words(system) == before
@@ -200,13 +221,14 @@ async def test_a_form_without_the_right_to_read(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_form_that_lost_a_race(verb: str) -> None:
     system = await broken()
-    seq = system.order("STUCK").seq
+    order_id = RIGHT_ORDER[verb]
+    seq = system.order(order_id).seq
     async with desk_of(system) as browser:
-        await FASTER[verb](system, "STUCK")
+        await FASTER[verb](system, order_id)
         before = words(system)
-        status, page = await asked(browser, verb, "STUCK", seq)
+        status, page = await asked(browser, verb, order_id, seq)
         assert status == 409
         assert "Nothing was sent: " in page
         if verb != "cancel":
-            assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in page
+            assert f"you saw seq {seq}, but the order is at seq " in page
         assert (words(system), browser.line.sent) == (before, [])

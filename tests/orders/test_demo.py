@@ -122,8 +122,8 @@ def test_a_host_process_that_is_killed_is_started_again_and_every_order_ends(
             if "all parts listen" in line:
                 os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
         assert demo.wait(timeout=120) == 0, output
-        assert "(core) was killed: its messages are redelivered" in output
-        assert "(core) replaces it" in output
+        assert "host-core died with signal SIGKILL" in output
+        assert "host-core runs again: pid " in output
         assert "orders in 12" in output.splitlines()[-1]
         assert _processes(marker) == []
 

@@ -70,7 +70,7 @@ DRAIN_TIME = timedelta(minutes=10)
 """A call that is out arrives within it: an undo decided soon waits, one a day later does not."""
 
 Shut = frozenset[tuple[int, int]]
-StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, bool]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, bool, bool]
 Key = tuple[bool, tuple[StepKey, ...]]
 M = TypeVar("M", Wake, Request, Notify, Alert)
 Node = TypeVar("Node")
@@ -216,6 +216,7 @@ def key_of(order: Order) -> Key:
             min(s.epoch, EPOCH_MAX),
             s.call.route,
             s.undo_failed,
+            s.awaits_callback,
         )
         for s in order.steps
     )
@@ -267,6 +268,8 @@ def events(order: Order, rules: Rules, *, waited: bool = False) -> Iterator[Even
         yield from (
             Event(name="progress", step=step.number),
             Event(name="undo progress", step=step.number),
+            Event(name="awaits", step=step.number),
+            Event(name="undo awaits", step=step.number),
         )
         yield Event(name="expire", step=step.number)
         if not is_out(step):  # the same whenever it comes
@@ -316,8 +319,9 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
             epoch = order.steps[event.step].epoch
             excuse = Excuse.WAITS if name == BEHIND else None
             return expire(order, event.step, epoch, rules, now=event.at, excuse=excuse)
-        case "progress" | "undo progress":
-            return progressed(order, progress_of(order, event), now=event.at)
+        case "progress" | "undo progress" | "awaits" | "undo awaits":
+            progress = progress_of(order, event)
+            return progressed(order, progress, rules, now=event.at, instance="scheduler")
         case _:
             reply = reply_to(order, event.step, event.name)
             return answer(order, reply, rules, now=event.at, instance="scheduler")
@@ -354,6 +358,7 @@ def progress_of(order: Order, event: Event, *, epoch_off: int = 0) -> Progress:
         epoch=epoch,
         complete_by=event.at + WAIT,
         note="on its way",
+        awaits=event.name.endswith("awaits"),
     )
 
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from sas.domain import command
 from sas.domain.change import Decision, Trigger, change_of
-from sas.domain.claim import claim
+from sas.domain.claim import claim, is_cancelled
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import Excuse, expire
-from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.messages import Command, Outcome, Progress, Reply, Request, Verb, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState, StepState
-from sas.domain.reply import answer
+from sas.domain.reply import answer, progressed
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.simulation.domain_model_check import (
@@ -35,7 +35,7 @@ from tests.simulation.domain_model_check import (
 )
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 
-StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, bool]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, bool, bool]
 OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
 EDITED = '{"edited":true}'
@@ -65,6 +65,7 @@ class Kind(Enum):
     REPLY = 2
     EVENT = 3
     CALLBACK = 4
+    AWAITS = 5
 
 
 class Flying(NamedTuple):
@@ -139,7 +140,7 @@ class Protocol:
 
     With ``outside`` a remote service only passes on what it is asked to do. It happens outside, at
     any later time and once per key. A callback reports it; the callback waits while its step is not
-    out.
+    out. With ``awaits`` the agent says first that its step awaits the callback.
     """
 
     shape: str
@@ -151,6 +152,7 @@ class Protocol:
     drain_time: bool = False
     routes: int = 1
     outside: bool = False
+    awaits: bool = False
     states_max: int = 4_000_000
 
     def __post_init__(self) -> None:
@@ -176,6 +178,7 @@ class Protocol:
         traits = {
             "a drain time": self.drain_time,
             "work outside": self.outside,
+            "announced": self.awaits,
             f"{self.routes} routes": self.routes > 1,
             f"{self.remote}": self.remote != Remote(),
         }
@@ -227,7 +230,13 @@ class Protocol:
         if state.budget.operator:
             for verb in self.verbs:
                 spent = state._replace(budget=state.budget.spend("operator"))
-                yield from self.by_hand(spent) if verb == "skip" else self.apply(spent, (verb,))
+                match verb:
+                    case "skip":
+                        yield from self.by_hand(spent)
+                    case "callback":
+                        yield from self.called_back_by_hand(spent)
+                    case _:
+                        yield from self.apply(spent, (verb,))
 
     def delivered(self, state: State, message: Flying) -> Iterator[State]:
         if message.kind == Kind.REQUEST.value:
@@ -257,6 +266,18 @@ class Protocol:
             state = self.with_effects(state, step.number, route, undone)
         yield from self.apply(state, ("skip",))
 
+    def called_back_by_hand(self, state: State) -> Iterator[State]:
+        """Let the operator do what a step waits for and answer its callback, or refuse it."""
+        for step in self.orders[state.order].steps:
+            if step.awaits_callback:
+                route, generation = step.call.route, step.call.generation
+                effects = state.remote[step.number][route]
+                effect, _ = self.remote.do(effects[generation])
+                effects = (*effects[:generation], effect, *effects[generation + 1 :])
+                after = self.with_effects(state, step.number, route, effects)
+                yield from self.apply(after, ("answer", step.name))
+                yield from self.apply(state, ("refuse", step.name))
+
     def agent(self, state: State, request: Flying) -> Iterator[State]:
         """Let the agent call its remote service, or say that no call could begin."""
         if state.budget.waited:
@@ -281,8 +302,10 @@ class Protocol:
             effects = (*undone, *effects[request.generation + 1 :])
         if self.outside and request.direction == DO and not was.there and not was.tombstone:
             event = request._replace(kind=Kind.EVENT.value, epoch=0)
+            awaits = request._replace(kind=Kind.AWAITS.value)
             effects = (*effects[: request.generation], was, *effects[request.generation + 1 :])
-            yield self.fly(self.with_effects(state, request.step, request.route, effects), event)
+            after = self.with_effects(state, request.step, request.route, effects)
+            yield self.fly(after, event, *[awaits] * self.awaits)
             return
         reply = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
         yield self.fly(self.with_effects(state, request.step, request.route, effects), reply)
@@ -375,12 +398,22 @@ class Protocol:
                 messages.append(request._replace(generation=message.generation, route=route))
         return self.keep(change.after), tuple(messages)
 
-    def decision(  # noqa: PLR0911  a table
+    def decision(  # noqa: C901, PLR0911  a table
         self, order: Order, event: tuple[object, ...], rules: Rules
     ) -> Decision | None:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
                 return claim(order, rules, now=LATE, instance="s")
+            if event.kind == Kind.AWAITS.value:
+                progress = Progress(
+                    order_id=order.order_id,
+                    step=event.step,
+                    direction=Direction(event.direction),
+                    epoch=event.epoch,
+                    complete_by=LATE,
+                    awaits=True,
+                )
+                return progressed(order, progress, rules, now=LATE, instance="s")
             if event.kind == Kind.CALLBACK.value:
                 callback = returned_as(event)
                 return decide(order, callback, rules, now=LATE, instance="s")
@@ -407,6 +440,17 @@ class Protocol:
                 return command.skip(order, rules, now=LATE)
             case ("cancel",):
                 return command.cancel(order, rules, now=LATE)
+            case ("answer" | "refuse" as name, str(step)):
+                ended = Command(
+                    command_id="c",
+                    order_id=order.order_id,
+                    verb=Verb.CALLBACK,
+                    seq=order.seq,
+                    by="ann",
+                    step=step,
+                    fault=FAULT if name == "refuse" else None,
+                )
+                return command.decide(order, ended, rules, now=LATE, instance="s")
             case _:
                 return undo(order, rules, now=LATE)
 
@@ -438,6 +482,7 @@ class Protocol:
                 s.error.code if s.error else "",
                 s.call.route,
                 s.undo_failed,
+                s.awaits_callback,
             )
             for s in steps
         )
@@ -458,6 +503,8 @@ class Protocol:
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
+            if is_cancelled(step) and step.awaits_callback:
+                return f"L2 cancelled step {step.name} waits for its callback"
             there = {number for number, effects in enumerate(routes) if self.there(effects)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"

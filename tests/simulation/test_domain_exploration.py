@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sas.domain.change import DeadlineDue, StepDue, due_rows
-from sas.domain.claim import claim
+from sas.domain.claim import claim, is_cancelled
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, postpone
 from sas.domain.messages import AlertKind, Notice, Notify, Outcome, Request, Wake
@@ -19,6 +19,7 @@ from sas.domain.order import (
     CLOCK_SKEW,
     FINISHED,
     Direction,
+    Dispatched,
     Order,
     OrderState,
     StepRecord,
@@ -56,7 +57,7 @@ from tests.simulation.domain_model_check import (
 )
 from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
 
-PROGRESS = ("progress", "undo progress")
+PROGRESS = ("progress", "undo progress", "awaits", "undo awaits")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
 
@@ -730,7 +731,7 @@ def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) 
 
 
 @in_every_graph
-def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
+def test_progress_counts_for_the_dispatch_that_is_out_and_ends_a_cancelled_step_that_would_wait(
     graph: Graph,
 ) -> None:
     reports = {(e.source, e.event) for e in graph.edges if e.event.name in PROGRESS}
@@ -741,16 +742,17 @@ def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
             doing = step.process_state is StepState.PROCESSING
             out = is_out(step) and doing is not undoing
             cancelled = not undoing and step.direction is Direction.UNDO
-            assert ((key, event) in reports) == (out and not cancelled)
+            assert ((key, event) in reports) == (out and (not cancelled or name == "awaits"))
             for off in (-1, 1):
                 stale = progress_of(order, event, epoch_off=off)
-                assert progressed(order, stale, now=SOON) is None
+                decision = progressed(order, stale, graph.rules, now=SOON, instance="s")
+                assert decision is None
 
 
 @in_every_graph
 def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph) -> None:
     for edge in graph.edges:
-        if edge.event.name not in PROGRESS:
+        if edge.event.name not in PROGRESS or is_cancelled(edge.before.steps[edge.event.step]):
             continue
         assert edge.change.entry.messages == ()
         for old, new in edge.pairs():
@@ -758,10 +760,22 @@ def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph)
                 assert new == old
                 continue
             until = SOON + WAIT
-            doing = old.process_state is StepState.PROCESSING
-            called = until if doing else old.call.called_until
+            awaits = edge.event.name.endswith("awaits")
+            may_call = old.process_state is StepState.PROCESSING and not awaits
+            called = until if may_call else old.call.called_until
             expected = replace(due_at(old, until), call=replace(old.call, called_until=called))
+            assert isinstance(expected.turn, Dispatched)
+            expected = replace(expected, turn=replace(expected.turn, awaits=awaits))
             assert new == expected, str(edge)
+
+
+@in_every_graph
+def test_no_step_of_a_cancelled_order_waits_for_a_callback_to_do_it(graph: Graph) -> None:
+    for edge in graph.edges:
+        assert not any(is_cancelled(s) and s.awaits_callback for s in edge.after.steps), str(edge)
+        for old, new in edge.pairs():
+            if edge.event.name == "cancel" and old.awaits_callback:
+                assert new.undo in {UndoStatus.UNDOING, UndoStatus.NOT_NEEDED}, str(edge)
 
 
 @in_every_graph
@@ -878,7 +892,7 @@ def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> No
 
 @in_every_graph
 def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
-    circles = {*OPERATOR, *WAITED, BEHIND}
+    circles = {*OPERATOR, *WAITED, BEHIND, "progress", "undo progress"}  # an agent's own choice
     onward = graph.successors(lambda edge: edge.event.name not in circles)
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
@@ -938,7 +952,7 @@ def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
     uncounted = (WAITED[0], BEHIND) * graph.case.waited
-    assert ends == {"done", "refused", "expire", *uncounted}
+    assert ends == {"done", "refused", "expire", "awaits", *uncounted}
 
 
 @in_every_graph

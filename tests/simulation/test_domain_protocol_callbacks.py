@@ -15,6 +15,8 @@ from tests.simulation.domain_protocol_check import Budget, Kind, Protocol, Remot
 UNRELIABLE = Budget(twice=1, lost=1, early=1)
 MEDDLED = Budget(early=1, refused=1, operator=1)
 ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1)
+CANCELLED: dict[str, Any] = {"verbs": ("cancel",), "awaits": True}
+BY_HAND: dict[str, Any] = {"verbs": ("callback", "cancel", "resubmit"), "awaits": True}
 Case = tuple[str, OnFailure, int, Budget, dict[str, Any]]
 SHORT: list[Case] = [
     *product(("two in a row",), OnFailure, (0,), (UNRELIABLE, MEDDLED), ({},)),
@@ -22,6 +24,11 @@ SHORT: list[Case] = [
     ("one", OnFailure.UNDO, 1, UNRELIABLE._replace(shut=1), {"routes": 2}),
     ("one", OnFailure.HOLD, 1, MEDDLED, {"verbs": ("edit", "undo"), "remote": Remote(closes=True)}),
     ("one", OnFailure.HOLD, 1, MEDDLED._replace(lost=1), {"verbs": ("cancel", "resubmit")}),
+    ("one", OnFailure.HOLD, 1, MEDDLED._replace(lost=1), CANCELLED),
+    ("one", OnFailure.UNDO, 1, UNRELIABLE._replace(operator=1), CANCELLED),
+    ("one", OnFailure.HOLD, 1, MEDDLED._replace(operator=2), BY_HAND),
+    ("two in a row", OnFailure.UNDO, 0, MEDDLED, BY_HAND),
+    ("two in a row", OnFailure.UNDO, 0, Budget(lost=1, early=1, operator=1), CANCELLED),
 ]
 LONG: list[Case] = [
     *product(("one",), OnFailure, (1,), (ALL,), ({},)),

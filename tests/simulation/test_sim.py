@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from sas.codec.external import Rejection
 from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
-from sas.domain.messages import AlertKind, Verb
+from sas.domain.messages import AlertKind
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
@@ -33,7 +32,6 @@ from sas.testing.plan import (
     Item,
     Kill,
     Plan,
-    Press,
     Redrive,
     Submit,
     Unforwarded,
@@ -41,11 +39,10 @@ from sas.testing.plan import (
     drawn,
 )
 from sas.testing.platform import PlatformFileError, host_rules, queue_rules
-from sas.testing.play import Played, play
+from sas.testing.play import play
 from sas.testing.remote import ModelService
 from sas.testing.shrink import shrunk
 from sas.testing.system import Project, System
-from sas.testing.tally import Tally
 from sas.testing.violation import Violation
 from tests.business import workflows
 from tests.long import seeds
@@ -269,28 +266,6 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
         )
     )
     assert [violation.number for violation in broken] == [8, 7]
-
-
-def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
-    tally = Tally(workflows=project.workflows)
-    for plan in plans:
-        played: Played = play(project, plan)
-        assert played.violations == []
-        tally.add(played)
-    return tally
-
-
-def test_a_step_without_an_undo_is_reported_with_the_orders_that_keep_its_effect() -> None:
-    project = Project.of(two_steps(undo=None), ROOT)
-    items = (
-        Submit(at_s=1.0, order_id="O-1", workflow="order", urgent=False, times=1),
-        Press(at_s=5.0, order_id="O-1", verb=Verb.UNDO, stale=False, edited=False, twice=False),
-    )
-    chances = (Chance("refused", 0.6),)
-    plans = (Plan(seed, 1, (*items, *chances)) for seed in range(10))
-    ended, advice = tallied(project, plans).advice()
-    assert ended == "order: none of its 10 orders ended Processed."
-    assert advice.startswith("order: step reserve has no undo: its effect stayed in ")
 
 
 FIVE: tuple[Item, ...] = tuple(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,37 +12,60 @@ from pathlib import Path
 import pytest
 
 from sas.cli.main import main
-from sas.domain.workflow import Workflows
-from sas.ports import AgentCall
-from sas.testing import run
-from sas.testing.plan import Plan, drawn
-from sas.testing.remote import ModelService
+from sas.testing import Kit, StoryError
 
 ROOT = Path(__file__).parents[2]
-APP = "tests.business:workflows"
+WRONG = "tests.wrong_sagas"
 GOLDEN = """\
-workflow         processed  compensated  error  rejected
+saga             processed  compensated  error  rejected
 order            N          N            N      N
 order-delivered  N          N            N      N
 order-with-care  N          N            N      N
-kinds of transition never reached: WORDS
-N seeds, N orders: every invariant held
+Nothing wrong with your workflows in 9 stories.
 """
 
 
-def test_the_command_prints_one_table_what_was_never_reached_and_a_verdict(
-    capsys: pytest.CaptureFixture[str],
+def test_a_right_project_ends_with_a_table_and_a_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["sim", "--app", APP, "--first", "9", "--seeds", "12", "--jobs", "1"]) == 0
-    table = re.sub(r"(?<= )\d+", "N", capsys.readouterr().out)
-    table = re.sub(r"^\d+ seeds", "N seeds", table, flags=re.MULTILINE)
-    table = re.sub(r"(?<=reached: ).*", "WORDS", table)
+    monkeypatch.chdir(ROOT)
+    assert main(["sim", "--seeds", "9", "--jobs", "1"]) == 0
+    table = re.sub(r"(?<= )\d+(?= {2}|\n)", "N", capsys.readouterr().out)
     assert re.sub(r"N +(?=N)", "N ", table) == re.sub(r"N +(?=N)", "N ", GOLDEN)
 
 
-def traced(seed: int, hash_seed: str) -> str:
+def test_a_wait_of_two_days_is_no_order_that_never_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["sim", "--app", "samples.claim.claim", "--seeds", "12", "--jobs", "1", "--json"]
+    assert main(words) == 0
+    totals = json.loads(capsys.readouterr().out)
+    assert totals["Stories"] == 12
+    assert {end["State"] for end in totals["Ends"]} >= {"Processed", "Compensated"}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_first_story_that_fails_is_printed_as_a_test_to_paste(
+    capsys: pytest.CaptureFixture[str], jobs: str
+) -> None:
+    words = ["sim", "--app", WRONG, "--seeds", "50", "--jobs", jobs, "--first", "3"]
+    assert main(words) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("Story 3 fails:\norder O-1: step pay raised KeyError: 'b' in wrong_saga")
+    head, _, source = text.partition("This test shows it:\n\n")
+    assert source.startswith("from sas.testing import Kit\nfrom tests.wrong_sagas import Ticket")
+    names: dict[str, object] = {}
+    exec(source, names)  # noqa: S102  as pytest would run it
+    kit = Kit()
+    with pytest.raises(StoryError) as caught:
+        names["test_story_3"](kit)  # type: ignore[operator]
+    assert str(caught.value) in " ".join(head.split())
+    assert "by chance" not in kit.story, "what the failure does not need is left out"
+
+
+def told(*words: str, hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "sas.cli", "sim", "--app", APP, "--seed", str(seed)],
+        [sys.executable, "-m", *words],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
@@ -54,77 +76,79 @@ def traced(seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", [9])
-def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(seed: int) -> None:
-    story = traced(seed, "1")
-    assert "is asked to do" in story
-    assert f"seed {seed}: every invariant held" in story
-    assert traced(seed, "2") == story
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("sas.cli", "sim", "--seed", "9"), "POST /charges of step take-payment, order O-1: 200"),
+        (("lab.seeds", "--seed", "9"), "is asked to do"),
+    ],
+)
+def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(
+    words: tuple[str, ...], line: str
+) -> None:
+    story = told(*words, hash_seed="1")
+    assert line in " ".join(story.split())
+    assert told(*words, hash_seed="2") == story
+
+
+APP = """\
+import os
+
+import msgspec
+
+from sas import Call, Saga
+
+
+class Ticket(msgspec.Struct):
+    amount: int
+
+
+def check(ticket: Ticket) -> None:
+    if ticket.amount < 1000:
+        raise ValueError("too little")
+
+
+tickets = Saga("ticket", Ticket, check=check)
+
+
+@tickets.step()
+async def count(call: Call[Ticket]) -> str:
+    assert call.order.amount == 1234
+    return os.environ["OF_THE_FILE"]
+"""
 
 
 @pytest.fixture
-def forgetful_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let services forget their keys: each call has its effect once more."""
-    do = ModelService._do
-
-    async def twice(self: ModelService, call: AgentCall) -> object:
-        self._ledger.of(call.key).in_force = False
-        return await do(self, call)
-
-    monkeypatch.setattr(ModelService, "_do", twice)
-
-
-BROKEN = ("--first", "6", "--seeds", "2", "--jobs", "1", "--orders", "12", "--project", ".")
-
-
-@pytest.mark.usefixtures("forgetful_service")
-def test_the_printed_command_repeats_the_broken_seed_with_its_orders_and_project(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose check refuses every order that is drawn."""
+    name = f"app_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(APP)
+    settings = {"Values": {"OF_THE_FILE": "yes"}}
+    (tmp_path / "local.settings.json").write_text(json.dumps(settings))
+    (tmp_path / "pyproject.toml").write_text(f'[tool.sas]\napp = "{name}"\n')
     monkeypatch.chdir(tmp_path)
-    project = os.path.relpath(ROOT, tmp_path)
-    arguments = ["sim", "--app", APP, *BROKEN[:-1], project, "--json"]
-    assert main(arguments) == 1
-    output = capsys.readouterr()
-    broken, *_, totals = [json.loads(line) for line in output.out.splitlines()]
-    assert totals["Broken"]
-    words = shlex.split(broken["Again"])
-    assert words[:4] == ["sas", "sim", "--app", APP]
-    assert words[words.index("--orders") + 1] == "12"
-    assert words[words.index("--project") + 1] == project
-    assert f"seed {broken['Seed']} is broken: {broken['Broken'][0]}" in output.err, "at once"
-    assert main([*words[1:], "--json"]) == 1
-    again = json.loads(capsys.readouterr().out)
-    assert again["Broken"] == broken["Broken"]
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
 
 
-@pytest.mark.usefixtures("forgetful_service")
-def test_a_broken_seed_is_told_before_the_next_one_is_played(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_check_that_refuses_every_drawn_order_asks_for_examples(
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outputs: list[str] = []
-
-    def drawn_later(seed: int, defined: Workflows, orders: int) -> Plan:
-        outputs.append(capsys.readouterr().err)
-        return drawn(seed, defined, orders)
-
-    monkeypatch.setattr(run, "drawn", drawn_later)
-    arguments = ["--first", "6", "--seeds", "40", "--jobs", "1", "--json"]
-    assert main(["sim", "--app", APP, *arguments]) == 1
-    first = next(text for text in outputs if "is broken" in text)
-    assert first.startswith("seed ")
-    assert ": invariant 7: " in first
-
-
-def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    records = []
-    for jobs in ("1", "2"):
-        arguments = ["sim", "--app", APP, "--first", "9", "--seeds", "4"]
-        arguments += ["--jobs", jobs, "--json"]
-        assert main(arguments) == 0
-        records.append(json.loads(capsys.readouterr().out))
-    assert records[0] == records[1]
-    assert records[0]["Seeds"] == 4
+    words = ["sim", "--seeds", "3", "--jobs", "1"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "saga 'ticket': its check refuses every order that is drawn: too little" in error
+    assert '[tool.sas] orders = "orders.jsonl"' in error
+    with (project / "pyproject.toml").open("a") as file:
+        file.write('orders = "orders.jsonl"\n')
+    examples = project / "orders.jsonl"
+    examples.write_text('{"order_id": "A", "amount": 5}\n{"order_id": "B", "amount": 1234}\n')
+    assert main(words) == 0
+    assert capsys.readouterr().out.endswith("Nothing wrong with your workflow in 3 stories.\n")
+    assert "OF_THE_FILE" not in os.environ
+    examples.unlink()
+    assert main(words) == 2
+    assert "orders.jsonl cannot be read as orders" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -132,9 +156,10 @@ def test_several_processes_find_the_same_as_one(capsys: pytest.CaptureFixture[st
     [
         (["--app", "no_such_module"], "no_such_module"),
         (["--app", "json:dumps"], "cannot be loaded"),
+        (["--app", "tests.business:workflows"], "is no saga"),
     ],
 )
-def test_what_cannot_be_simulated_is_one_clear_sentence(
+def test_what_cannot_be_played_is_one_clear_sentence(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sim", *arguments]) == 2

@@ -369,11 +369,13 @@ def order(order_id: str = "O-1", **changes: Any) -> bytes:
     return json.dumps({k: v for k, v in (members | changes).items() if v is not None}).encode()
 
 
-def command(verb: Any, seq: int, command_id: str = "w-1", order_id: str = "O-1") -> Message:
-    body = internal.encode(
-        CommandMessage(id=command_id, order_id=order_id, verb=verb, seq=seq, by="ann")
+def command(
+    verb: Any, seq: int, command_id: str = "w-1", order_id: str = "O-1", **members: Any
+) -> Message:
+    message = CommandMessage(
+        id=command_id, order_id=order_id, verb=verb, seq=seq, by="ann", **members
     )
-    return Message(QUEUES.scheduler, command_id, body)
+    return Message(QUEUES.scheduler, command_id, internal.encode(message))
 
 
 def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -> Message:

@@ -17,6 +17,7 @@ from sas.cli import arguments as args
 from sas.cli.main import main
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
+    AwaitCallback,
     BusUnavailableError,
     Message,
     MessageBus,
@@ -117,6 +118,12 @@ class Night:
         """Submit an order that one of its agents refuses."""
         self.system.agents[agent].then(error)
         self.submit(order_id)
+
+    def awaits(self, order_id: str, workflow: str = "care") -> None:
+        """Submit an order whose step reserve waits for a manager to approve it."""
+        within = timedelta(days=2)
+        self.system.agents["stock"].then(AwaitCallback(within, "the manager approves"))
+        self.submit(order_id, workflow)
 
     def later(self, seconds: float) -> None:
         self.play(self.system.later(seconds))

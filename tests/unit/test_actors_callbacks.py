@@ -13,6 +13,7 @@ import pytest
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec import external
+from sas.codec.internal import FaultBody, raw
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Fault, Order
@@ -118,8 +119,12 @@ async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set
     system = kit(callback_keys=CallbackKeys())
     await system.submit()
     system.agents["stock"].then(IssuedCallbacks().awaits())
-    with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
-        await system.drain()
+    await system.drain()
+    waiting = await system.context.load("O-1")
+    assert waiting is not None
+    error = waiting.steps[0].last_error
+    assert error is not None
+    assert "SAS_CALLBACK_KEY is missing" in error.message
     bare = AgentCall(
         order_id="O-1", step="reserve", key="k", complete_by=START, order={}, results={}
     )
@@ -270,14 +275,73 @@ async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() 
     assert system.state() == "Compensated"
 
 
-async def test_a_cancelled_step_is_ended_by_its_callback_and_then_undone() -> None:
+async def test_a_cancelled_order_waits_for_no_callback_and_one_that_comes_later_is_too_late() -> (
+    None
+):
     system, callback = await awaiting()
+    assert system.order().steps[0].awaits_callback
     await system.hand(command("cancel", system.order().seq))
+    await system.drain()
+    assert system.clock.now() < START + HOUR
+    assert system.state() == "Compensated"
+    (_, done), (verb, undone) = system.agents["stock"].calls
+    assert (verb, undone.key) == ("undo", done.key)
+    assert (await post(system, callback.token)).status == 410
     await system.hand(callback_message(callback))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-late"]
+
+
+async def test_a_call_that_is_out_at_the_cancel_may_end_and_its_step_then_waits_for_nothing() -> (
+    None
+):
+    system, callbacks = kit(), IssuedCallbacks()
+    await system.submit()
+    system.agents["stock"].then(callbacks.awaits())
+    await system.step(QUEUES.scheduler)
+    await system.hand(command("cancel", system.order().seq))
+    assert system.states() == ["Processing", "Compensated"]
     await system.drain()
     assert system.state() == "Compensated"
-    verb, call = system.agents["stock"].calls[-1]
-    assert (verb, call.own_result) == ("undo", {"signed_by": "Ann"})
+    assert system.words()[-3:] == ["cancelled", "cancelled step ended", "step undone"]
+    assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo"]
+    assert (await post(system, callbacks[0].token)).status == 410
+
+
+# By an operator's hand
+
+
+async def test_an_operator_ends_a_step_as_its_callback_would_and_the_order_goes_on() -> None:
+    system, callback = await awaiting()
+    by_hand = command("callback", system.order().seq, input=raw('{"signed_by":"ann"}'))
+    await system.hand(by_hand)
+    await system.drain()
+    assert system.state() == "Processed"
+    assert system.agents["payment"].calls[0][1].results == {"reserve": {"signed_by": "ann"}}
+    assert (system.journal()[3].what, system.journal()[3].by) == ("step processed", "operator ann")
+    assert (await post(system, callback.token)).status == 200
+    await system.hand(by_hand)
+    assert system.words().count("step processed") == 2
+
+
+async def test_an_operator_refuses_a_step_and_the_workflow_says_what_follows() -> None:
+    fault = FaultBody("too-dear", "50 is the most")
+    for workflows, state in (((), "Compensated"), ((CARE,), "Error")):
+        system, _ = await awaiting(*workflows)
+        await system.hand(command("callback", system.order().seq, step="reserve", error=fault))
+        await system.drain()
+        assert system.state() == state
+    assert system.order().steps[0].error == Fault("too-dear", "50 is the most")
+
+
+async def test_an_operator_ends_no_step_that_waits_for_no_callback() -> None:
+    system = kit()
+    await system.submit()
+    await system.drain()
+    seq = system.order().seq
+    await system.hand(command("callback", seq))
+    assert system.order().seq == seq
+    (alert,) = system.alerts()
+    assert "only a step that waits for a callback can be ended by one" in alert.text
 
 
 async def test_an_undo_may_be_ended_by_a_callback_too_but_not_by_that_of_its_do() -> None:
@@ -423,9 +487,9 @@ async def test_a_body_that_is_none_is_400_with_a_sentence(body: bytes, code: str
 
 async def test_a_result_of_another_type_is_400_and_the_step_goes_on_waiting() -> None:
     system, callback = await awaiting(results={"reserve": dict[str, int]})
-    wrong = await post(system, callback.token, {"outcome": "done", "result": {"a": "b"}})
-    assert (wrong.status, wrong.code) == (400, "invalid")
-    assert "its result does not fit: Expected `int`, got `str`" in wrong.message
+    refusal = await post(system, callback.token, {"outcome": "done", "result": {"a": "b"}})
+    assert (refusal.status, refusal.code) == (400, "invalid")
+    assert "its result does not fit: Expected `int`, got `str`" in refusal.message
     missing = await post(system, callback.token, {"outcome": "done"})
     assert (missing.status, missing.code) == (400, "invalid")
     right = await post(system, callback.token, {"outcome": "done", "result": {"a": 1}})

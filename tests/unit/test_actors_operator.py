@@ -234,8 +234,8 @@ async def test_the_result_of_a_skipped_step_must_have_its_type() -> None:
     await system.drain()
     await tell(system, "skip", step="reserve", input='{"reserved":1}', id="w-1")
     await tell(system, "skip", step="reserve", id="w-2")
-    wrong, missing = refusals(system)
-    assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in wrong
+    first, missing = refusals(system)
+    assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in first
     assert "step pay needs the result of reserve: give it with --input" in missing
     assert system.states() == ["Error", "Pending"]
     await tell(system, "skip", step="reserve", input='{"reserved":"by phone"}', id="w-3")

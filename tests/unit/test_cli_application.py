@@ -92,7 +92,7 @@ def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
     ("text", "sentence"),
     [
         ("[tool.sas]\napp = 3\n", "app of \\[tool.sas\\] is no text"),
-        ('[tool.sas]\napplication = "x"\n', "has only the member app"),
+        ('[tool.sas]\napplication = "x"\n', "has only app, orders, applications"),
         ("[tool.sas\n", "cannot be read"),
         ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
     ],
@@ -119,7 +119,7 @@ def test_a_simulation_needs_no_argument(
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     assert main(["sim", "--seeds", "1", "--jobs", "1"]) == 0
-    assert "order-with-care" in capsys.readouterr().out
+    assert "Nothing wrong with your workflow in 1 stories." in capsys.readouterr().out
 
 
 # -- The workflow of a bare order -------------------------------------------------------------

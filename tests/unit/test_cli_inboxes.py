@@ -90,10 +90,10 @@ def test_an_alert_of_a_rejected_order_is_repaired_by_a_new_submission_alone(nigh
     night.play(night.system.submit(order("taken", workflow="care"), "m-2"))
     night.later(1)
     night.submit("new")
-    taken, new = night.sas("alerts").lines[:2]
-    assert "rejected  taken" in taken
-    assert "now " not in taken
-    assert "  repaired: now Processed  " in new
+    id_alert, new_alert = night.sas("alerts").lines[:2]
+    assert "rejected  taken" in id_alert
+    assert "now " not in id_alert
+    assert "  repaired: now Processed  " in new_alert
 
 
 def test_alerts_are_shown_where_the_table_cannot_be_read(

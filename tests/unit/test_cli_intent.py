@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from sas.domain.change import Change
 from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
-from sas.domain.messages import Command, Outcome, Reply, Verb
+from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoStatus
-from sas.domain.reply import answer
+from sas.domain.reply import answer, progressed
 from sas.operate.commands import Intent, outlook, refusal
 from tests.contract import cases
 from tests.contract.cases import NOW
 
 RULES = cases.rules_of(2)
+DAY = timedelta(days=1)
 
 
 def _next(order: Order, change: Change) -> Order:
@@ -45,9 +47,20 @@ def every_order() -> dict[str, Order]:
         fault=Fault("shut", "no"),
     )
     refusal = answer(claimed, no, RULES, now=NOW, instance="s")
+    awaits = Progress(
+        order_id="o",
+        step=0,
+        direction=Direction.DO,
+        epoch=out.steps[0].epoch,
+        complete_by=NOW + DAY,
+        note="the manager approves",
+        awaits=True,
+    )
+    awaited = progressed(out, awaits, RULES, now=NOW, instance="s")
     return {
         "pending": pending,
         "processing": out,
+        "awaiting a callback": _next(out, cases.upon(out, awaited)),
         "half done": half,
         "in error": failed,
         "processed": processed,
@@ -84,7 +97,9 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 ) -> None:
     order = ORDERS[name]
     command = Command(command_id="c", order_id="o", verb=verb, seq=order.seq, by="ann", step=step)
-    decision = None if order.rejected else decide_command(order, command, RULES, now=NOW)
+    decision = (
+        None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
+    )
     reason = refusal(order, Intent(verb=verb, by="ann", step=step))
     assert (reason == "") is (decision is not None), reason
 
@@ -144,6 +159,21 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
             "start no new step, wait for step-0, then undo",
         ),
         ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.CANCEL, by="ann"),
+            "start no new step, then undo the order",
+        ),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.CALLBACK, by="ann", input='{"amount":80}'),
+            'end step-0 as done, with the result {"amount":80}',
+        ),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.CALLBACK, by="ann", fault=Fault("too-dear", "50 is the most")),
+            "end step-0 as refused (too-dear: 50 is the most); the order is then undone, or waits",
+        ),
     ],
 )
 def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:

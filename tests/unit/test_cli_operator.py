@@ -55,7 +55,7 @@ class Scheduler:
         order = await self._store.load(command.order_id)
         assert order is not None
         assert command.seq in {order.seq, None}
-        decision = decide_command(order, command, cases.ROW, now=NOW)
+        decision = decide_command(order, command, cases.ROW, now=NOW, instance="s")
         cause = cause_of("scheduler", command.command_id)
         await self._store.commit(cases.upon(order, decision, cause=cause))
 

@@ -13,7 +13,7 @@ from sas.domain.workflow import Workflows
 from sas.engine.delivery import DEPLOY_WAIT
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import Message, RefusedError
-from tests.unit.actors_kit import CARE, CHAIN, Kit, command, keep_breaker, kit, order
+from tests.unit.actors_kit import CARE, CHAIN, KEYS, Kit, command, keep_breaker, kit, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -223,7 +223,9 @@ def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night)
     assert night.system.words("A")[-1] == "postponed"
     result = night.sas("why", "A")
     assert fact(result.lines, "waits for") == "A deploy that has chain version 1."
-    night.play(night.system.sweep())
+    postponed = night.system.journal("A")[-1]
+    assert str(postponed.at)[:19] in fact(result.lines, "message")
+    assert fact(result.lines, "next look").startswith("the supervisor, ")
 
 
 def test_a_command_that_no_instance_takes_waits_for_a_deploy(night: Night) -> None:
@@ -267,3 +269,29 @@ def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(nigh
     result = night.sas("why", "A")
     assert "because operator ann cancelled it" in result.lines[0]
     assert json.loads(night.sas("why", "A", "--json").out)["NextLook"]
+
+
+def test_a_step_that_awaits_a_callback_says_so_everywhere_and_what_the_operator_can_do(
+    night: Night,
+) -> None:
+    night.awaits("A")
+    until = f"{night.system.order('A').steps[0].complete_by:%Y-%m-%d %H:%M:%SZ}"
+    result = night.sas("why", "A")
+    assert fact(result.lines, "waits for") == (
+        f"The callback of reserve, until {until}: the manager approves."
+    )
+    assert fact(result.lines, "message") == "none: the callback comes by HTTP, and has not come"
+    assert "`sas callback A --step reserve` shows where it is to be sent" in result.out
+    sentence = f"reserve waits for the callback until {until}: the manager approves"
+    assert sentence in night.sas("list", "--state", "running").out
+    shown = night.sas("show", "A").out
+    assert f"waits for the callback until {until}: the manager approves" in shown
+    assert f"next: nothing to do: {sentence}; `sas callback A --step reserve`" in shown
+
+
+def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
+    night.awaits("A")
+    order = night.system.order("A")
+    token = KEYS.callback_of(order, order.steps[0]).token
+    night.play(night.system.callbacks.answer(token, None, b'{"outcome": "done"}'))
+    assert fact(night.sas("why", "A").lines, "message").startswith("in callbacks, ")

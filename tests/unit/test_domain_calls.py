@@ -48,7 +48,7 @@ waiting      tried    queued    superseded  out     probing  .      .        wai
 out          .        .         .           .       .        tried  tried    .        .        .          .         .
 probing      .        .         .           .       .        tried  waiting  .        .        .          .         .
 tried        tried    goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  goes-on
-goes-on      goes-on  goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  .
+goes-on      goes-on  goes-on   superseded  out     out      .      .        goes-on  tried    cut-off    answered  goes-on
 not-begun    .        .         .           .       .        .      .        queued   .        .          answered  .
 """  # noqa: E501
 

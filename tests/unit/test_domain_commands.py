@@ -318,10 +318,13 @@ def test_every_verb_is_decided_and_has_a_sentence_for_its_refusal() -> None:
     assert set(WHEN) == set(Verb)
     words_in_error = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
     words = words_in_error | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
+    assert set(words) == set(Verb) - {Verb.CALLBACK}
     for verb, word in words.items():
         order = claimed().refused("a")
         command = Command(command_id="c", order_id="order-1", verb=verb, seq=3, by="ann")
-        decision = decide_command(order.order, command, order.rules, now=order.now)
+        decision = decide_command(
+            order.order, command, order.rules, now=order.now, instance="scheduler"
+        )
         assert decision is not None
         assert decision.what == word
         assert decision.acknowledged_by == ("ann" if verb is Verb.ACKNOWLEDGE else None)

@@ -106,7 +106,7 @@ def test_while_a_callback_is_awaited_no_further_call_may_begin_however_long_it_w
         order_id="O-1", step=0, direction=Direction.DO, epoch=1, complete_by=until, awaits=True
     )
     progress = replace(progress, order_id=order.order.order_id)
-    assert order.apply(progressed(order.order, progress, now=order.now))
+    assert order.apply(progressed(order.order, progress, order.rules, now=order.now, instance="s"))
     called_until = order.step("a").call.called_until
     assert expire(order, "a", Excuse.AWAY)
     assert order.step("a").call.called_until == called_until

@@ -140,7 +140,13 @@ def test_a_verb_that_connects_to_nothing_looks_for_no_stack(
 ) -> None:
     monkeypatch.setattr("sas.cli.arguments.here", lambda: pytest.fail("it was looked for"))
     assert main(["new", "a b"]) == USAGE
-    assert [verb.name for verb in VERBS if not verb.connects] == ["sim", "new"]
+    assert [verb.name for verb in VERBS if not verb.connects] == [
+        "sim",
+        "new",
+        "infra",
+        "azd",
+        "docs",
+    ]
 
 
 def test_a_terminal_is_told_which_stack_is_used() -> None:

@@ -107,12 +107,19 @@ def test_a_request_calls_by_the_time_that_its_step_was_granted(
     assert rules.judge(request_, step, Direction.DO, T0) == answer
 
 
+AWAITS = replace(
+    out(500),
+    turn=Dispatched(locked_by="s", complete_by=T0 + 500 * SECOND, awaits=True),
+    call=LastCall(called_until=T0),
+)
+
+
 @pytest.mark.parametrize(
     ("step", "direction", "asks"),
     [
         (out(5), Direction.DO, True),
         (replace(out(5), undo=UndoStatus.TO_BE_UNDONE), Direction.DO, False),
-        (replace(out(500), call=LastCall(called_until=T0)), Direction.DO, False),
+        (AWAITS, Direction.DO, False),
         (replace(out(5), call=LastCall(called_until=T0)), Direction.UNDO, True),
     ],
     ids=["it goes on", "its order was cancelled", "it awaits a callback", "its undo goes on"],

@@ -11,7 +11,7 @@ from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Resting
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate import why
-from sas.ports import Message, RefusedError, TransientError
+from sas.ports import AwaitCallback, Message, RefusedError, TransientError
 from tests.unit import actors_kit, cli_kit
 from tests.unit.actors_kit import (
     CARE,
@@ -214,3 +214,25 @@ def test_a_journal_without_waiting_stays_as_it_is() -> None:
 )
 def test_a_span_is_printed_with_two_units_at_most(seconds: float, text: str) -> None:
     assert why.spelled(timedelta(seconds=seconds)) == text
+
+
+async def test_a_cancelled_order_waits_for_the_call_that_is_out_and_for_no_undo() -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    await system.step("scheduler")
+    await system.hand(command("cancel", system.order().seq))
+    assert story_of(system).endswith("and waits for the calls that are out.")
+    waits = waits_of(system)
+    assert waits.awaited == "The agent of reserve: the call is out, request 1."
+    assert waits.then == "Then the step is undone."
+
+
+async def test_an_undo_that_awaits_a_callback_is_named() -> None:
+    system = kit(CHAIN)
+    system.agents["stock"].then({"ok": 1}, AwaitCallback(timedelta(days=1), "the van returns"))
+    system.agents["payment"].then(RefusedError("card-declined", DECLINED))
+    await system.submit()
+    await system.drain()
+    awaited = waits_of(system).awaited
+    assert awaited.startswith("The callback of the undo of reserve, until 20")
+    assert awaited.endswith("Z: the van returns.")

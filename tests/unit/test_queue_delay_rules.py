@@ -24,7 +24,7 @@ DOING = StepRecord(
     epoch=1,
     call=LastCall(called_until=T0),
 )
-AWAITS = replace(DOING, call=LastCall(called_until=T0 - SECOND))
+AWAITS = replace(DOING, turn=Dispatched(locked_by="s", complete_by=T0, awaits=True))
 UNDOING = replace(
     DOING,
     process_state=StepState.COMPENSATING,
@@ -106,7 +106,8 @@ def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_awa
         (scan(), DOING, True, False),
         (scan(mine=T0), DOING, True, True),
         (scan(), AWAITS, True, True),
-        (scan(), UNDOING, True, True),
+        (scan(), UNDOING, True, False),
+        (scan(), replace(UNDOING, turn=AWAITS.turn), True, True),
     ],
 )
 def test_a_queue_of_callbacks_counts_only_for_a_step_that_it_may_concern(

@@ -176,6 +176,7 @@ STEP = StepRecord(
         complete_by=NOW + timedelta(seconds=1),
         note="the van is at stop 3 of 9",
         excused=7,
+        awaits=True,
     ),
     epoch=4,
     failures=Failures(3, 6),

@@ -782,9 +782,14 @@ async def test_a_request_whose_step_no_longer_waits_for_it_is_not_repeated() -> 
 # What is known of the calls of a request that ran on
 
 
-async def test_a_request_whose_inline_agent_has_a_bug_travels_as_one_that_was_tried() -> None:
+async def test_a_request_whose_handler_has_a_bug_travels_as_one_that_was_tried() -> None:
     system = kit(inline=AGENTS)
-    system.agents["stock"].then(LookupError("a bug"))
+
+    async def handle(_: Delivery) -> None:
+        raise LookupError("a bug")
+
+    queue = QUEUES.agent("stock")
+    system.context.run_on.handlers = {**system.context.run_on.handlers, queue: handle}
     await system.receive(ORDER)
     (request,) = system.bus.messages(QUEUES.agent("stock"))
     assert request.properties == {AGAIN: "yes", CALL_STATE: CallState.TRIED.value}

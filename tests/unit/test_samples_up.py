@@ -12,6 +12,7 @@ import pytest
 from devstack.__main__ import parser
 from samples import up
 from samples.remote_services import _parser, _services
+from samples.services.contract import SERVICES
 from samples.up import command
 from sas.cli.main import build_parser
 
@@ -41,18 +42,21 @@ def test_the_host_gets_free_ports() -> None:
     options = parser().parse_args(words[3:])
     assert dict(options.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
     assert dict(options.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
-    assert desk[-2:] == ["--port", "0"]
+    assert int(desk[desk.index("--port") + 1]) > 0  # the same after each start
+    assert options.needs == [(base + i, f"service {name}") for i, name in enumerate(SERVICES)]
     assert (options.verbose, options.processes) == (True, 2)
 
 
 @pytest.mark.parametrize("name", ["data", "with space"])
 def test_one_directory_keeps_the_queues_the_table_and_what_the_services_did(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = command(["--data", str(tmp_path / name)])
     services, _ = beside(words)
-    assert services[2:] == ["--data", str(tmp_path / name / "services")]
+    assert "--data" not in services
     assert parser().parse_args(words[3:]).data == tmp_path / name
+    monkeypatch.setenv("DEVSTACK_DATA", str(tmp_path / name))  # as `devstack up` does
+    assert _parser().parse_args(services).data == tmp_path / name / "services"
 
 
 def test_options_of_the_services_are_passed_on() -> None:

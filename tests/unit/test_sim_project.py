@@ -25,6 +25,14 @@ def test_a_list_of_queues_with_wrong_properties_is_refused(tmp_path: Path, text:
         queue_rules(tmp_path, ["payment"])
 
 
+def test_a_project_without_a_list_gets_the_rules_that_it_would_be_deployed_with(
+    tmp_path: Path,
+) -> None:
+    rules = queue_rules(tmp_path, ["payment"])
+    assert rules == queue_rules(Path(__file__).parents[2], ["payment"])
+    assert rules["agent-payment"].duplicate_window is not None
+
+
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"functionTimeout": "9999999999999:00:00"}', '{"extensions": 1}']
 )

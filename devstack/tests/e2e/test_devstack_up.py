@@ -12,8 +12,10 @@ import pytest
 from devstack.__main__ import main
 from devstack.children import Child
 from devstack.tests.stack_kit import (
+    done,
     is_running,
     make_app,
+    make_table,
     pids_in,
     screen_of,
     send,
@@ -155,20 +157,55 @@ def children_of(pid: int) -> list[int]:
     return [int(number) for number in process.stdout.split()]
 
 
-async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:
-    up = up_of(app_dir, "--ports", "free")
+async def test_whatever_is_killed_starts_again_at_its_place_and_loses_nothing(
+    app_dir: Path,
+) -> None:
+    up = up_of(app_dir, "--ports", "free", "--with", "sleep 600")
     up.start()
     try:
         screen = await screen_of(up)
-        [line] = re.findall(r"^  host .*$", screen, re.MULTILINE)
-        [victim] = pids_in(line)
-        os.kill(victim, signal.SIGKILL)
-        await until(lambda: not up.alive, up)
+        tables, bus = (setting_in(screen, name) for name in ("AzureWebJobsStorage", "MyBus"))
+        await make_table(tables)
+        row = r"^  (broker|azurite table|host|beside-1) .*pid (\d+)"
+        pids = {name: int(pid) for name, pid in re.findall(row, screen, re.MULTILINE)}
+        assert len(pids) == 4
+        for count, (name, pid) in enumerate(pids.items()):
+            if name == "azurite table":
+                await done(tables, count)  # this app gives a message up while there is no table
+            else:
+                await send(bus, f"sent before the kill of {name}")
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: stdout_of(up).count("runs again: pid ") > count, up)  # noqa: B023
+        assert stdout_of(up).count(" died with signal SIGKILL: ") == len(pids)
+        bodies = {f"sent before the kill of {name}" for name in pids.keys() - {"azurite table"}}
+        assert await done(tables, 3) == bodies
+        again = [int(pid) for pid in re.findall(r"runs again: pid (\d+)", stdout_of(up))]
+        await ctrl_c(up)
     finally:
         await up.stop_async()
-    assert up.exit_code == 1
-    assert "host-host died with signal SIGKILL" in up.log_path.read_text()
-    assert not any(is_running(pid) for pid in pids_in(screen))
+    assert up.exit_code == 0
+    assert stdout_of(up).count("runs again") == len(pids)
+    assert not any(is_running(pid) for pid in [*pids.values(), *again])
+    assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
+
+
+async def test_a_command_that_always_fails_is_tried_again_ever_later_and_its_last_words_are_shown(
+    app_dir: Path,
+) -> None:
+    up = up_of(app_dir, "--ports", "free", "--with", "sh -c 'echo no such table >&2; exit 3'")
+    up.start()
+    try:
+        await until(lambda: "it starts again in 4 s." in stdout_of(up), up)
+        await ctrl_c(up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    reports = re.findall(
+        r"^beside-1 died with exit code 3; it starts again in (\d) s\.\n  \| no such table$",
+        stdout_of(up),
+        re.MULTILINE,
+    )
+    assert reports[:3] == ["1", "2", "4"]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Azurite as a child process: how it is found, started and stopped, and keeps its data."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
+from itertools import count
 from pathlib import Path
 
 import pytest
 from azure.data.tables import TableClient
+from azure.data.tables.aio import TableClient as AsyncTableClient
 
 from devstack import azurite as module
 from devstack.azurite import Azurite
@@ -44,6 +47,44 @@ async def test_data_on_disk_survives_a_stop_and_memory_does_not_outlive_its_proc
         assert f"TableEndpoint=http://127.0.0.1:{second.port}/" in second.connection_string
         with table(second) as client:
             assert client.get_entity("p", "r")["n"] == 1
+
+
+async def test_a_killed_azurite_has_every_answered_change_and_no_part_of_a_transaction(
+    tmp_path: Path,
+) -> None:
+    async with Azurite(tmp_path / "data") as azurite:
+        assert azurite.child is not None
+        rows = AsyncTableClient.from_connection_string(
+            azurite.connection_string, "things", retry_total=0
+        )
+        answered: dict[str, int] = {}
+
+        async def write(partition: str) -> None:
+            """Write the same number into ten rows, again and again, and move one row."""
+            for number in count(1):
+                keys = [*(f"row-{i}" for i in range(10)), f"at-{number}"]
+                places = [{"PartitionKey": partition, "RowKey": key} for key in keys]
+                changes = [("upsert", {**place, "n": number}) for place in places]
+                if number > 1:
+                    former = f"at-{number - 1}"
+                    changes.append(("delete", {"PartitionKey": partition, "RowKey": former}))
+                await rows.submit_transaction(changes)
+                answered[partition] = number
+
+        async with rows:
+            await rows.create_table()
+            for turn in range(3):
+                writers = [asyncio.create_task(write(f"{turn}-{i}")) for i in range(3)]
+                await asyncio.sleep(1.5)
+                azurite.child.kill()
+                await asyncio.gather(*writers, return_exceptions=True)
+                await azurite.child.start_async(timeout_s=60)
+            numbers: dict[str, list[int]] = {}
+            async for row in rows.list_entities():
+                numbers.setdefault(row["PartitionKey"], []).append(row["n"])
+        assert numbers.keys() == answered.keys()
+        for partition, number in answered.items():
+            assert numbers[partition] in ([number] * 11, [number + 1] * 11)
 
 
 def test_a_taken_port_is_reported_and_nothing_is_left_running(unused_tcp_port: int) -> None:

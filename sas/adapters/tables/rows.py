@@ -76,7 +76,7 @@ _NUMBERS = frozenset(
         "ResultChunks",
     }
 )
-_FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
+_FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow", "Awaits"})
 _TEXTS = frozenset(
     {
         "OrderID",
@@ -272,6 +272,7 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "Edited": None if step.call.edited is None else clean(step.call.edited),
         "Note": None if step.note is None else clean(step.note),
         "Excused": (step.turn.excused or None) if isinstance(step.turn, Dispatched) else None,
+        "Awaits": True if step.awaits_callback else None,
         "Route": step.call.route or None,
         **inline,
     }
@@ -448,6 +449,7 @@ def _turn_from(row: Row) -> Turn:
             complete_by=due,
             note=row.get("Note"),
             excused=row.get("Excused") or 0,
+            awaits=row.get("Awaits") or False,
         )
     return Resting(due) if row.get("Resting") else Ready(due)
 

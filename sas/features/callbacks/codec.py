@@ -39,7 +39,7 @@ from sas.codec.strict import (
 )
 from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
-from sas.domain.order import Direction, Fault, FaultCode, Order
+from sas.domain.order import Direction, Fault, FaultCode, Order, StepRecord
 from sas.engine.hooks import CallbackIssuer
 from sas.features.callbacks.rules import CallbackResult
 from sas.ports import Callback, CallbacksOffError, Clock
@@ -123,13 +123,34 @@ class CallbackKeys:
                     expires=math.ceil((clock.now() + within).timestamp()),
                     submission=request.submission,
                 )
-                token = self.issue(claims)
-                url = f"{self.url.rstrip('/')}/{token}" if self.url else None
-                return Callback(token, url, claims.expires_at)
+                return self._callback(claims)
 
             return issue
 
         return issuer
+
+    def callback_of(self, order: Order, step: StepRecord) -> Callback:
+        """Return a callback for a step that awaits one: it expires at CompleteBy.
+
+        Raises:
+            CallbacksOffError: there is no key.
+        """
+        if not self or step.complete_by is None:
+            raise CallbacksOffError
+        claims = Claims(
+            order_id=order.order_id,
+            step=step.number,
+            direction=step.direction.value,
+            generation=step.call.generation,
+            expires=math.ceil(step.complete_by.timestamp()),
+            submission=order.details.submission,
+        )
+        return self._callback(claims)
+
+    def _callback(self, claims: Claims) -> Callback:
+        token = self.issue(claims)
+        url = f"{self.url.rstrip('/')}/{token}" if self.url else None
+        return Callback(token, url, claims.expires_at)
 
     def read(self, token: str) -> Claims:
         """Return the claims of a token, expired or not.

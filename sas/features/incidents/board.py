@@ -194,7 +194,8 @@ class IncidentBoard:
         return active is not None and not rules.is_over(active, self._clock.now())
 
     async def _send(self, body: AlertMessage) -> None:
-        log.warning("%s: %s", body.kind, body.text)
+        # The text is not logged: it may quote the error of a service or an agent.
+        log.warning("alert %s: %s", body.kind, body.scope)
         try:
             await self._external.send([alert(body, self._to)], "incident")
         except UndeliverableError as error:

@@ -124,4 +124,4 @@ def _may_get_time(step: StepRecord, direction: Direction) -> bool:
     """
     if direction is Direction.UNDO:
         return True
-    return not is_cancelled(step) and calls_until(step, direction) == step.complete_by
+    return not is_cancelled(step) and not step.awaits_callback

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sas.domain.change import Incident
 from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
-from sas.domain.order import StepRecord, StepState
+from sas.domain.order import StepRecord
 from sas.domain.workflow import NO_TIME
 
 SCHEDULED_MAX = timedelta(minutes=1)
@@ -96,9 +96,9 @@ def is_decided(scan: Scan, request: Owner) -> bool:
 def counts(scan: Scan, owner: Owner, step: StepRecord, *, callbacks: bool) -> bool:
     """Return whether another queue can excuse a step. A queue of callbacks must concern it.
 
-    It does if a callback of the order waits in it, or if the step may await one.
+    It does if a callback of the order waits in it, or if the step awaits one.
     """
-    return not callbacks or owner in scan.oldest or _may_await(step)
+    return not callbacks or owner in scan.oldest or step.awaits_callback
 
 
 def waits_since(scan: Scan, owner: Owner) -> datetime | None:
@@ -156,12 +156,3 @@ def incident_of(
     return Incident(
         kind=AlertKind.QUEUE_DELAY, scope=f"queue {queue}", text=text, since=since, until=until
     )
-
-
-def _may_await(step: StepRecord) -> bool:
-    """Return whether a step may await a callback. Whether an undo awaits one is not recorded.
-
-    A step that awaits one is out longer than its calls (``sas.domain.reply.progressed``).
-    """
-    doing = step.process_state is StepState.PROCESSING
-    return not doing or step.call.called_until != step.complete_by

@@ -1,7 +1,7 @@
-"""Prepares deployments by ``.github/workflows/deploy.yml``. It needs only the standard library.
+"""Prepares deployments by ``.github/workflows/deploy.yml``.
 
-python -m tools.github_deploy sign-in OWNER/REPO    once, by a person: identity, roles, variables
-python -m tools.github_deploy settings              in the workflow: the variables, for azd
+sas azd sign-in OWNER/REPO    once, by a person: identity, roles, variables
+sas azd settings              in the workflow: the variables, for azd
 
 ``sign-in`` needs az (an owner of the subscription), gh (an administrator of the repository) and azd
 with a chosen environment. It can run again: after ``azd env set``, after a change of roles.json.
@@ -9,9 +9,7 @@ with a chosen environment. It can run again: after ``azd env set``, after a chan
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.azd_hooks import parameter_variables
+from sas.deploy.azd import INFRA, parameter_variables
 
 ENVIRONMENT = "production"
 """The ``environment`` of the workflow's job. The subject that GitHub signs names it."""
@@ -28,7 +26,7 @@ AUDIENCE = "api://AzureADTokenExchange"
 CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
 ACCESS_ADMINISTRATOR = "f58310d9-a9f6-439a-9e8d-f62e7b41a168"
 """Role Based Access Control Administrator; a condition limits it to the roles of roles.json."""
-ROLES = Path(__file__).parents[1] / "infra" / "roles.json"
+ROLES = INFRA / "roles.json"
 OF_SIGN_IN = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID")
 
 
@@ -173,21 +171,3 @@ def _run(*command: str, stdin: str | None = None, form: str = "tsv") -> str:
         sys.exit(f"{' '.join(command)}\n{process.stderr.strip()}")
     printed = process.stdout.strip()
     return "" if printed == "None" else printed
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run one command."""
-    parser = argparse.ArgumentParser(prog="python -m tools.github_deploy", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("sign-in").add_argument("repository", metavar="OWNER/REPO")
-    commands.add_parser("settings")
-    options = parser.parse_args(argv)
-    if options.command == "sign-in":
-        sign_in(options.repository)
-    else:
-        sys.stdout.write(settings(json.loads(os.environ["VARS"])))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,23 +1,22 @@
-"""The hooks of azd (azure.yaml): ``python -m tools.azd_hooks preprovision``, ``... postdeploy``.
+"""The hooks of azd (azure.yaml): ``sas azd preprovision`` and ``sas azd postdeploy``.
 
-``... check`` makes the same checks as ``preprovision``, and changes nothing. Run it before a
-preview, because a preview runs no hook. Only the standard library is imported, because the hook
-runs with the Python of the person who deploys, without this project's packages. It calls Azure with
-the command ``az``.
+``sas azd check`` makes the same checks as ``preprovision``, and changes nothing. Run it before a
+preview, because a preview runs no hook. The hooks read the project in this directory, and call
+Azure with the command ``az``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-INFRA = Path(__file__).parents[1] / "infra"
+INFRA = Path("infra")
+"""In the directory of the project, where azd runs its hooks."""
 MAIL = "SAS_OPERATOR_MAIL"
 WEBHOOKS = "SAS_OPERATOR_WEBHOOKS"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
@@ -73,8 +72,15 @@ class DeploymentRefusedError(Exception):
 
 
 def parameter_variables() -> dict[str, bool]:
-    """Return every variable that main.parameters.json reads, and whether it has a default."""
-    text = (INFRA / "main.parameters.json").read_text(encoding="utf-8")
+    """Return every variable that main.parameters.json reads, and whether it has a default.
+
+    Raises:
+        DeploymentRefusedError: there is no such file.
+    """
+    path = INFRA / "main.parameters.json"
+    if not path.is_file():
+        raise DeploymentRefusedError(f"{path} is missing here: run `sas infra` first")
+    text = path.read_text(encoding="utf-8")
     return {name: bool(default) for name, default in _VARIABLE.findall(text)}
 
 
@@ -316,20 +322,8 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one hook; 1 refuses the deployment."""
-    hooks = {"check": check, "preprovision": preprovision, "postdeploy": postdeploy}
-    words = (sys.argv[1:] if argv is None else argv) or [""]
-    if words[0] not in hooks:
-        _say(f"usage: python -m tools.azd_hooks {' | '.join(hooks)}")
-        return 2
-    try:
-        hooks[words[0]](os.environ)
-    except DeploymentRefusedError as error:
-        _say(str(error))
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+HOOKS: Mapping[str, Callable[[Mapping[str, str]], None]] = {
+    "check": check,
+    "preprovision": preprovision,
+    "postdeploy": postdeploy,
+}

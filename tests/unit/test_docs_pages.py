@@ -1,0 +1,72 @@
+"""Every page that a text of the package names is one that `sas docs` prints."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sas.cli.docs import page_of, pages
+from sas.cli.main import build_parser, main
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"\bdocs/(?!(?:site|images)\b)[\w/.-]*\w|\b(?:infra|contract)/README(?:\.md)?")
+COMMAND = re.compile(r"`?\bsas docs ([a-z][\w/-]+)")
+FILES = ("sas/**/*.py", "infra/**/*.*", "template/**/*.*", "function_app.py", "orders/*.py")
+
+
+def names_in(text: str) -> list[str]:
+    return [*NAMED.findall(text), *COMMAND.findall(text)]
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Yield the text of a file, and the strings of a module as they are joined."""
+    text = path.read_text(encoding="utf-8")
+    yield text
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_every_page_that_a_text_of_the_wheel_names_is_in_the_wheel() -> None:
+    files = {file for pattern in FILES for file in ROOT.glob(pattern) if file.is_file()}
+    named = {
+        (name, file.relative_to(ROOT).as_posix())
+        for file in files
+        for text in texts(file)
+        for name in names_in(text)
+    }
+    assert {"docs/operating.md", "docs/adr/0012", "upgrading"} <= {name for name, _ in named}
+    assert [(name, file) for name, file in sorted(named) if page_of(name) is None] == []
+
+
+def test_the_helps_name_pages_that_there_are() -> None:
+    parser = build_parser()
+    (verbs,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    helps = [each.format_help() for each in (parser, *verbs.choices.values())]
+    names = {name for text in helps for name in names_in(text)}
+    assert "operating" in names
+    assert [name for name in names if page_of(name) is None] == []
+
+
+def test_the_pages_that_devstack_names_are_in_its_package() -> None:
+    for path in (ROOT / "devstack").rglob("*.py"):
+        if {"tests", "node_modules"}.isdisjoint(path.parts):
+            for name in re.findall(r"docs/[\w/.-]*\w", path.read_text(encoding="utf-8")):
+                assert (ROOT / "devstack" / name).is_file(), f"{path.name}: {name}"
+
+
+def test_a_page_is_printed_and_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(pages())
+    assert f"{'operating':<44}Operating" in lines
+    assert main(["docs", "adr/0012"]) == 0
+    assert capsys.readouterr().out.startswith("# 0012 ")
+    assert main(["docs", "nowhere"]) == 2
+    assert "`sas docs` lists them" in capsys.readouterr().err
