@@ -132,7 +132,8 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Return the system before the night, with the commands connected to it."""
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
-    night = Story(kit(*WORKFLOWS, **{CARE: BUSINESS.checks[CARE, 1]}))
+    checks: dict[str, Any] = {CARE: BUSINESS.checks[CARE, 1]}
+    night = Story(kit(*WORKFLOWS, **checks))
     for name, result in RESULTS.items():
         night.system.agents[name].result = result
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
