@@ -948,13 +948,13 @@ def _effects(
                 f"step {step.name} is Processed, and its service did not do it: its function must "
                 "not catch TransientError"
             )
-            yield Violation(10, f"{place} has no effect", about)
+            yield Violation(10, f"order {order.order_id}: {about}", about)
         contents = [effects.content for effects in all_effects if effects.in_force]
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{place} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and count and not _may_stay(step, rules):
         about = f"the undo of step {step.name} leaves its effect in force"
-        yield Violation(10, f"{place} is still in force", about)
+        yield Violation(10, f"order {order.order_id}: {about}", about)
 
 
 def _may_stay(step: StepRecord, rules: StepRules) -> bool:

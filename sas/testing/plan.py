@@ -152,7 +152,8 @@ class Press:
     refuses: bool = False
 
     def __str__(self) -> str:
-        marks = [name for name in ("stale", "edited", "twice") if getattr(self, name)]
+        names = ["stale", "edited", "twice", *(["refuses"] if self.verb is Verb.CALLBACK else [])]
+        marks = [name for name in names if getattr(self, name)]
         how = f" ({', '.join(marks)})" if marks else ""
         return f"an operator gives the command {self.verb.value} for order {self.order_id}{how}"
 

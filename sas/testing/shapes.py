@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import base64
 import random
+import re
+import string
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from re import _parser as re_parser  # type: ignore[attr-defined]  # no public module parses
 from typing import Any
 
 import msgspec
@@ -34,7 +37,7 @@ def drawn(shape: Any, seed: str, number: int = 0) -> Any:
     """Return a value of a type, as JSON holds it.
 
     Raises:
-        UndrawableError: a member has a pattern, or a type that only its own code can make.
+        UndrawableError: a member has a type that only its own code can make, or an odd pattern.
     """
     value = _Draw(seed, number).value(inspect.type_info(shape), "", 0)
     try:
@@ -175,10 +178,53 @@ def _text(kind: Any, path: str, chance: random.Random) -> str:
     if isinstance(kind, inspect.AnyType):
         return text
     if kind.pattern is not None:
-        raise UndrawableError(f"{path.strip('.')} has the pattern {kind.pattern!r}")
+        text = "".join(_matching(re_parser.parse(kind.pattern), chance))
+        if re.search(kind.pattern, text) is None:
+            raise UndrawableError(f"{path.strip('.')} has the pattern {kind.pattern!r}")
+        return text
     if kind.max_length is not None and len(text) > kind.max_length:
         text = text[len(text) - kind.max_length :]
     return text.ljust(kind.min_length or 0, "x")
+
+
+def _matching(parts: Any, chance: random.Random) -> Iterator[str]:
+    """Yield the pieces of a text that a parsed pattern describes, where it is a simple one."""
+    for operator, argument in parts:
+        match str(operator):
+            case "LITERAL":
+                yield chr(argument)
+            case "ANY":
+                yield "x"
+            case "IN":
+                signs = [sign for sign in string.printable if _is_in(argument, sign)]
+                yield chance.choice(signs or ["x"])
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                low, high, repeated = argument
+                for _ in range(chance.randint(max(low, min(1, high)), min(high, low + ITEMS_MAX))):
+                    yield from _matching(repeated, chance)
+            case "SUBPATTERN":
+                yield from _matching(argument[-1], chance)
+            case "BRANCH":
+                yield from _matching(chance.choice(argument[1]), chance)
+
+
+def _is_in(choices: Any, sign: str) -> bool:
+    """Return whether a class of characters, as it is parsed, has this one."""
+    is_negated, is_there = False, False
+    for operator, argument in choices:
+        match str(operator):
+            case "NEGATE":
+                is_negated = True
+            case "LITERAL":
+                is_there = is_there or ord(sign) == argument
+            case "RANGE":
+                is_there = is_there or argument[0] <= ord(sign) <= argument[1]
+            case "CATEGORY":
+                name = str(argument)
+                has = {"DIGIT": str.isdigit, "WORD": str.isalnum, "SPACE": str.isspace}
+                kind = name.rpartition("_")[2]
+                is_there = is_there or has[kind](sign) != ("NOT" in name)
+    return is_there != is_negated
 
 
 def _moment(kind: Any, chance: random.Random) -> str:

@@ -18,5 +18,4 @@ class Violation:
     about: str = ""
 
     def __str__(self) -> str:
-        text = self.text if self.about in self.text else f"{self.text}: {self.about}"
-        return f"invariant {self.number}: {text}" if self.number else text
+        return f"invariant {self.number}: {self.text}" if self.number else self.text
