@@ -135,7 +135,9 @@ class WaitsForACallback(Careful):
 
     async def do(self, call: Call) -> Any:
         within = timedelta(minutes=5)
-        body = {"answer_to": call.callback(within).token}
+        callback = call.callback(within)
+        assert callback.url is not None, "the simulation gives an address, as a deployment does"
+        body = {"answer_to": callback.url}
         await self.service.call("POST", "/charges", key=call.key, body=body)
         return AwaitCallback(within)
 
