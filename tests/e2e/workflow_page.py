@@ -28,7 +28,9 @@ COMMANDS = [
     for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     for line in block.strip().splitlines()
 ]
-FRAGMENTS: list[str] = re.findall(r"^```python\n((?:@|ANSWERS).*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+FRAGMENTS: list[str] = re.findall(
+    r"^```python\n((?:@|ANSWERS).*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+)
 ENDS = {"completed", "undone"}
 
 
