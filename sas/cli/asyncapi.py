@@ -93,7 +93,8 @@ def _notification_part(workflow: Workflow, results: dict[str, Schema]) -> Schema
 def _inlined(value: Any, schemas: dict[str, Schema], base: str = "") -> Any:
     """Return JSON whose references to files lead into ``schemas``, which gets those files.
 
-    A decimal is also read from a number, which msgspec's schema does not say. ``base`` is where ``value`` is; a reference within a file begins there.
+    A decimal is also read from a number, which msgspec's schema does not say. ``base`` is where
+    ``value`` is; a reference within a file begins there.
     """
     if isinstance(value, list):
         return [_inlined(item, schemas, base) for item in value]
