@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
@@ -341,6 +342,28 @@ async def test_the_reason_of_an_agent_that_holds_its_step_stands_without_a_line(
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert system.state() == "Processed"
+
+
+@pytest.mark.parametrize("result", [{1, 2}, "x" * RESULT_BYTES_MAX], ids=["no JSON", "too large"])
+async def test_a_result_that_cannot_be_stored_holds_the_step_and_undoes_nothing(
+    result: Any,
+) -> None:
+    system = kit(CHAIN)
+    system.agents["stock"].then(*[result] * ALWAYS)
+    await submit(system, "O-1", "chain")
+    await passes(system, 600)
+    assert system.states() == ["Processing", "Pending"]
+    step, error = system.order().steps[0], await last_error(system)
+    assert (step.epoch, step.failure_count, error.kind) == (1, 0, "held")
+    assert error.message.startswith("agent stock returned ")
+    assert error.again_by == error.at + AttemptError.PAUSE_MAX
+    assert error.message in system.alerts()[0].text
+    assert {verb for verb, _ in system.agents["stock"].calls} == {"do"}
+    mended(system)
+    await passes(system, PAUSE_MAX_S, pace_s=10)
+    assert system.state() == "Processed"
+    assert alerts(system) == ["agent-failing", "cleared"]
+    assert set(calls(system)) == {"O-1/reserve"}
 
 
 async def test_a_service_that_is_away_while_a_step_waits_for_a_bug_counts_no_failure() -> None:
