@@ -7,7 +7,7 @@ change. A name is loaded when it is first used, so ``import sas`` alone costs no
 - A saga: ``Saga``, ``Call``; ``OnFailure``, ``Backoff`` and ``ExtendedWait`` are options of it.
 - A remote service: ``Saga.service`` returns an ``HttpService``. A function without one raises
   ``TransientError`` or ``RefusedError``.
-- The function app: ``function_app``. ``WorkflowError`` and ``SettingError`` say what is wrong.
+- The function app: ``function_app``. Raise ``SettingError`` for a wrong setting of your own.
 - An application: ``OrdersClient``, ``NewOrder``, ``Receipt``.
 - The test kit: ``sas.testing``.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sas.adapters.remote import HttpService
     from sas.client import NewOrder, OrdersClient, Receipt
     from sas.config import SettingError
-    from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
+    from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
     from sas.functions import function_app
     from sas.ports import RefusedError, TransientError
     from sas.saga import Call, Saga
@@ -39,14 +39,13 @@ __all__ = [
     "Saga",
     "SettingError",
     "TransientError",
-    "WorkflowError",
     "function_app",
 ]
 _MODULES = {
     "sas.adapters.remote": ("HttpService",),
     "sas.client": ("NewOrder", "OrdersClient", "Receipt"),
     "sas.config": ("SettingError",),
-    "sas.domain.workflow": ("Backoff", "ExtendedWait", "OnFailure", "WorkflowError"),
+    "sas.domain.workflow": ("Backoff", "ExtendedWait", "OnFailure"),
     "sas.functions": ("function_app",),
     "sas.ports": ("RefusedError", "TransientError"),
     "sas.saga": ("Call", "Saga"),

@@ -22,14 +22,14 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Reservation(msgspec.Struct, frozen=True):
     """What the stock service has reserved."""
 
-    number: int
+    number: str
     price: int
 
 
 class Charge(msgspec.Struct, frozen=True):
     """What the payment service has charged."""
 
-    number: int
+    number: str
 
 
 orders = Saga("order", Order)

@@ -11,32 +11,39 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-PRICE = 20
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/reservations": {"number": "{id}", "price": 40},
+    "/charges": {"number": "{id}"},
+}
+"""What a POST to each path answers. {id} becomes a number of its own."""
+REFUSED = {"/charges": ("card", "declined", "no such card")}
+"""A POST whose body has this member with this value is refused, with this sentence."""
 
 
 class Services:
-    """Stock and payment, on one port."""
+    """All services, on one port."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self.effects: dict[str, dict[str, object]] = {}
+        self.effects: dict[str, dict[str, Any]] = {}
         self.undone: dict[str, bool] = {}
         self._file = file
         if file and file.exists():
             self.effects, self.undone = json.loads(file.read_text(encoding="utf-8"))
 
     async def post(self, request: web.Request) -> web.Response:
-        """Reserve or charge, once for each key. The card named "declined" is declined."""
+        """Have an effect, once for each key."""
         key, body = request.headers["Idempotency-Key"], await request.json()
         if key in self.undone:
             return web.json_response({"type": "undone", "detail": "it was undone"}, status=409)
-        if body.get("card") == "declined" and request.path == "/charges":
-            return web.json_response({"type": "declined", "detail": "no such card"}, status=422)
-        price = PRICE * int(body.get("quantity", 1))
-        effect = {"number": len(self.effects) + 1, "price": body.get("amount", price)}
-        effect = self.effects.setdefault(key, effect)
+        member, value, sentence = REFUSED.get(request.path, ("", None, ""))
+        if member and body.get(member) == value:
+            return web.json_response({"type": str(value), "detail": sentence}, status=422)
+        text = json.dumps(ANSWERS[request.path]).replace("{id}", f"N-{len(self.effects) + 1}")
+        effect = self.effects.setdefault(key, json.loads(text))
         self._keep()
         return web.json_response(effect, status=201)
 
@@ -47,23 +54,23 @@ class Services:
         self._keep()
         return web.json_response({"undone": is_undone})
 
-    def _keep(self) -> None:
-        if self._file:
-            part = self._file.with_suffix(".part")
-            part.write_text(json.dumps([self.effects, self.undone]), encoding="utf-8")
-            part.replace(self._file)
-
     async def show(self, _request: web.Request) -> web.Response:
-        """Show what is reserved and charged."""
+        """Show the effects that are in force."""
         return web.json_response(self.effects)
 
     def app(self) -> web.Application:
         """Return the web application."""
         app = web.Application()
         app.add_routes([web.get("/", self.show)])
-        for path in ("/reservations", "/charges"):
+        for path in ANSWERS:
             app.add_routes([web.post(path, self.post), web.delete(path, self.delete)])
         return app
+
+    def _keep(self) -> None:
+        if self._file:
+            part = self._file.with_suffix(".part")
+            part.write_text(json.dumps([self.effects, self.undone]), encoding="utf-8")
+            part.replace(self._file)
 
 
 def main(port: int) -> None:

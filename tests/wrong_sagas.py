@@ -74,6 +74,11 @@ async def returns_another_type(bank: Any, call: Call[Ticket]) -> Any:
     return {"number": 3}
 
 
+async def returns_too_much(bank: Any, call: Call[Ticket]) -> Any:
+    await careful(bank, call)
+    return Charge("x" * 1024 * 1024)
+
+
 async def opens_a_socket(_bank: Any, _call: Call[Ticket]) -> Any:
     socket.create_connection(("127.0.0.1", 9), timeout=1).close()
 

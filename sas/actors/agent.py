@@ -17,8 +17,9 @@
    attempt, delivery and dispatch, so the service has one effect at most. The call races three
    moments: CompleteBy, the end of the function, and for a probe the last moment for a reply.
 6. **Retry.** A transient error is retried after a growing pause, until CompleteBy. A pause that
-   would outlast the function becomes a put-back. Any other error is a bug of the agent: the step
-   waits until a deploy mends it (``sas.engine.failing_agent``).
+   would outlast the function becomes a put-back. Any other error is a bug of the agent, and so is a
+   result that cannot be stored: the step waits until a deploy mends it
+   (``sas.engine.failing_agent``).
 7. **Answer or be silent.** A reply (done or refused) goes to the scheduler while there is time.
    Time is over when CompleteBy has passed, whatever the service answered meanwhile, because the
    supervisor recovers the step then. Time is over, too, when no further call may begin before
@@ -294,23 +295,27 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=fault)
         if isinstance(result, Later):
             return replace(result, note=whole_text(result.note))
-        encoded = encode_result(result, self._name, self._context.codec)
-        if isinstance(encoded, Fault):
-            return _reply(request, Outcome.REFUSED, fault=encoded)
-        stored = await self._context.content.offload_result(request.order_id, encoded)
+        stored = await self._context.content.offload_result(request.order_id, result)
         return _reply(request, Outcome.DONE, result=stored)
 
     async def _make_calls(self, content: AgentCall, call: InFlightRequest) -> Any:
-        """Return the result of a do, None for an undo; or a ``Later`` of either."""
+        """Return the result of a do or an undo as it is stored; or a ``Later`` of either."""
         # A call under an older key may still arrive: undo under those keys first.
         later = await self._undo_older(content, call)
         if later is not None:
             return later
         if call.request.direction == Direction.DO.value:
-            return await self._attempts.make(functools.partial(self._agent.do, content), call)
+            return await self._attempts.make(functools.partial(self._do, content), call)
         result = await self._attempts.make(functools.partial(self._agent.undo, content), call)
         # A result of an undo is ignored.
-        return result if isinstance(result, Later) else None
+        return result if isinstance(result, Later) else "null"
+
+    async def _do(self, content: AgentCall) -> str | Later:
+        """Make one attempt of a do. A result that cannot be stored fails it, as a bug does."""
+        result: Any = await self._agent.do(content)
+        if isinstance(result, Later):
+            return result
+        return encode_result(result, self._name, self._context.codec)
 
     async def _undo_older(self, content: AgentCall, call: InFlightRequest) -> Later | None:
         """Undo under the keys of earlier generations: each may have had its effect.
@@ -402,7 +407,7 @@ class Attempts:
         Raises:
             RefusedError: the remote service refused for good.
             MustWaitError: no call may go out before a time.
-            FailingAgentError: the agent raised any other error: it has a bug.
+            FailingAgentError: the work raised any other error: the agent has a bug.
         """
         number = 0
         newest: AttemptError | None = None  # as it is kept beside the order

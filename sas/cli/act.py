@@ -462,7 +462,8 @@ no way back. To let the running calls of an order finish first, use sas cancel.
 """
 CANCEL = """\
 Cancel an order under way: no new step starts, the running steps end or expire, then all steps are
-undone. There is no way back. Without --seq the order is cancelled even if it changed meanwhile.
+undone. A step that waits for a callback is undone at once. There is no way back. Without --seq the
+order is cancelled even if it changed meanwhile.
 
   sas cancel 10248
 """

@@ -47,6 +47,7 @@ def document(business: Business, codec: PayloadCodec | None = None) -> Schema:
             message["payload"]["schema"] = {"allOf": parts[name]}
     inlined: dict[str, Schema] = {}
     api: Schema = _inlined(published, inlined)
+    components = _inlined(components, inlined)
     api["components"]["schemas"] = {
         name: {"schemaFormat": _FORMAT, "schema": part}
         for name, part in sorted({**components, **inlined}.items())
@@ -92,13 +93,16 @@ def _notification_part(workflow: Workflow, results: dict[str, Schema]) -> Schema
 def _inlined(value: Any, schemas: dict[str, Schema], base: str = "") -> Any:
     """Return JSON whose references to files lead into ``schemas``, which gets those files.
 
-    ``base`` is where ``value`` is; a reference within a file begins there.
+    A decimal is also read from a number, which msgspec's schema does not say. ``base`` is where
+    ``value`` is; a reference within a file begins there.
     """
     if isinstance(value, list):
         return [_inlined(item, schemas, base) for item in value]
     if not isinstance(value, dict):
         return value
     members = {name: _inlined(item, schemas, base) for name, item in value.items()}
+    if members.get("format") == "decimal":
+        members["type"] = ["string", "number"]
     reference = value.get("$ref")
     if isinstance(reference, str):
         file, _, pointer = reference.partition("#")

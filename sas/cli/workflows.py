@@ -114,7 +114,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check", "draw", "schema"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="draw: only this workflow")
     application.add_argument(parser)
-    args.add_json(parser, "check: JSON lines, with every order id")
+    args.add_json(parser, "JSON lines; check: with every order id")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -125,12 +125,13 @@ def _run(arguments: argparse.Namespace) -> int:
     app = application.named(arguments.app)
     definitions = application.load(app)
     if arguments.action == "draw":
-        for line in _diagram(application.workflows_in(definitions), arguments.name):
-            output.say(line)
+        text = "\n".join(_diagram(application.workflows_in(definitions), arguments.name))
+        output.say(to_line({"Mermaid": text}) if arguments.json else text)
     elif isinstance(definitions, Workflows):
         raise UsageError(f"{app.label} has no types: give a module or a saga")
     else:
-        output.say(json.dumps(document(definitions, read_payload_codec(os.environ)), indent=2))
+        api = document(definitions, read_payload_codec(os.environ))
+        output.say(to_line(api) if arguments.json else json.dumps(api, indent=2))
     return 0
 
 

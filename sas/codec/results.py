@@ -8,40 +8,39 @@ from typing import Any
 from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.payloads import encode_content
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.order import Fault, FaultCode
-from sas.ports import PayloadCodec
+from sas.ports import HeldError, PayloadCodec
 
 
-def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> str | Fault:
+def encode_result(value: Any, agent: str, codec: PayloadCodec | None = None) -> str:
     """Return the JSON text of a result as it is stored: encoded if there is a codec.
 
-    Return a Fault if JSON cannot hold the result, or if the stored text is too large.
+    Raises:
+        HeldError: the agent has a mistake: JSON cannot hold the result, it nests too deep, it says
+            that it is encoded already, or it is too large as it is stored.
+        UnavailableError: the codec failed: put the message back.
     """
     try:
         text = _whole_json(value)
         check_depth(text, CONTENT_DEPTH_MAX)
     except (RecursionError, MalformedError):
-        return Fault(
-            FaultCode.RESULT_TOO_DEEP,
+        raise HeldError(
             f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
-            "levels, and no queue would carry it: flatten it",
-        )
+            "levels, and no queue would carry it: flatten it"
+        ) from None
     except (TypeError, ValueError) as error:  # the errors name types and quote no value
-        return Fault(
-            FaultCode.RESULT_NO_JSON,
+        raise HeldError(
             f"agent {agent} returned what JSON cannot hold ({error}): return text, numbers, "
-            "true, false, null, lists, and mappings whose keys are text",
-        )
+            "true, false, null, lists, and mappings whose keys are text"
+        ) from None
     try:
         stored = encode_content(text, codec)
     except MalformedError as error:
-        return Fault(FaultCode.RESULT_NOT_PLAIN, f"agent {agent} returned what is refused: {error}")
+        raise HeldError(f"agent {agent} returned what is refused: {error}") from None
     size = len(stored.encode())
     if size > RESULT_BYTES_MAX:
-        return Fault(
-            FaultCode.RESULT_TOO_LARGE,
+        raise HeldError(
             f"agent {agent} returned {size:,} bytes as they are stored, at most "
-            f"{RESULT_BYTES_MAX:,} are kept: return a reference instead",
+            f"{RESULT_BYTES_MAX:,} are kept: return a reference instead"
         )
     return stored
 

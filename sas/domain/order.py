@@ -67,10 +67,6 @@ class FaultCode(StrEnum):
     REFUSED = "refused"
     OVERDUE = "overdue"
     UNKNOWN_ORDER = "unknown-order"
-    RESULT_TOO_LARGE = "result-too-large"
-    RESULT_TOO_DEEP = "result-too-deep"
-    RESULT_NO_JSON = "result-no-json"
-    RESULT_NOT_PLAIN = "result-not-plain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A bug of an agent: its step waits, operators are alerted, and nothing is undone.
 
-1. An agent raised what is neither a refusal nor a transient error. The error, and the innermost
-   line of the adopter's own code, is kept as the last error of the step.
+1. An agent raised what is neither a refusal nor a transient error, or returned what cannot be
+   stored. The error, and the innermost line of the adopter's own code, is kept as the last error of
+   the step.
 2. The step goes on like a long step (``sas.features.long_steps``): its request comes again after a
    pause, and gets the time that it needs. That uses up no delivery and counts no failure. The
    pauses grow to five minutes, so a bug that lasts for days costs little. The number of failures in

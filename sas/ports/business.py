@@ -179,6 +179,8 @@ class Agent(Protocol):
     async def do(self, call: AgentCall) -> Any:
         """Make one attempt and return a result that JSON can hold, or a ``Later``.
 
+        Any other result is a bug: the step waits as for any other error, and nothing is undone.
+
         Raises:
             RefusedError: the service refused for good.
             TransientError: the call may be tried again.

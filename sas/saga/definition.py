@@ -406,6 +406,14 @@ class Saga(Generic[O]):
                 )
         self.places.append(place)
 
+    def _before(self, place: StepPlace) -> list[AnyStep]:
+        """Return the steps that come before those in ``after``, directly or through others."""
+        before: list[AnyStep] = []
+        for other in reversed(self.places[: self.places.index(place)]):
+            if other.step in (*place.after, *before):
+                before += other.after
+        return before
+
     @property
     def workflow(self) -> domain.Workflow:
         """The workflow as data.
@@ -413,12 +421,14 @@ class Saga(Generic[O]):
         Raises:
             WorkflowError: a name, a time or a number is out of bounds.
         """
-        steps = tuple(map(_as_data, self.places))
+        steps = tuple(_as_data(place, self._before(place)) for place in self.places)
         return domain.Workflow(self.name, version=self.version, steps=steps, **self._rest)
 
 
-def _as_data(place: StepPlace) -> domain.Step:
+def _as_data(place: StepPlace, before: Sequence[AnyStep]) -> domain.Step:
+    """Return a step as data. It waits for no step that a later one of ``after`` waits for anyway."""
     step, options = place.step, place.options
+    needed = [earlier for earlier in place.after if earlier not in before]
     rules = {
         name: value for name, value in options.items() if name not in (*_OF_FUNCTION, *_OF_UNDO)
     }
@@ -440,7 +450,7 @@ def _as_data(place: StepPlace) -> domain.Step:
     return domain.Step(
         step.name,
         agent=step.agent,
-        after=tuple(earlier.name for earlier in place.after),
+        after=tuple(earlier.name for earlier in needed),
         undo=undo,
         alternatives=tuple(other.agent for other in step.others),
         **cast("Any", rules),

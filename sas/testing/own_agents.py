@@ -29,6 +29,7 @@ from unittest.mock import patch
 import msgspec
 
 from sas.adapters.remote import HttpService
+from sas.codec.results import encode_result
 from sas.ports import (
     AgentCall,
     AwaitCallback,
@@ -304,6 +305,8 @@ class OwnAgent(ModelService):
         outer_attempt = _attempt.set(attempt)
         try:
             result = await (agent.do if doing else agent.undo)(attempt.call)
+            if doing and not isinstance(result, Later):
+                encode_result(result, self.name)
         except (RefusedError, TransientError, UnavailableError):
             raise
         except Exception as error:

@@ -199,7 +199,10 @@ def every_field_set(order: Order) -> Order:
         process_state=StepState.PROCESSING,
         since=NOW + 7 * SECOND,
         turn=Dispatched(
-            locked_by="scheduler-9", complete_by=NOW + 90 * SECOND, note="the van is at stop 3"
+            locked_by="scheduler-9",
+            complete_by=NOW + 90 * SECOND,
+            note="the van is at stop 3",
+            awaits=True,
         ),
         epoch=12,
         failures=Failures(4, 3),

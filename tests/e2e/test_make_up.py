@@ -188,10 +188,12 @@ def test_a_restart_forgets_everything_or_nothing(
     assert effects[0] == effects[1] >= 8
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def typed_in_the_tour() -> list[str]:
     """The commands of README's tour, each as one line."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = page[page.index("\n## Use it") : page.index("\nTry `kill -9`")]
+    tour = README[README.index("\n## Use it") : README.index("\nTry `kill -9`")]
     lines = re.findall(r"^    (.+)$", tour.replace("\\\n", ""), re.MULTILINE)
     assert lines[0].startswith("make up ")
     return lines[1:]
@@ -222,6 +224,12 @@ def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
         journal = run(project, show)
         assert "another card" in journal
         assert "take-payment: Error -> Pending with its input edited" in journal
+        (client,) = re.findall(
+            r"^```python\n(import asyncio.*?)^```$", README, re.DOTALL | re.MULTILINE
+        )
+        (project / "client.py").write_text(client)
+        output = run(project, ".venv/bin/python client.py")
+        assert "sas.order.completed.v1 Processed" in output
 
 
 def run(project: Path, line: str) -> str:

@@ -1,12 +1,11 @@
-"""Every step of docs/your-own-workflow.md, done as a newcomer would, in a copy of the project."""
+"""Every step of docs/your-own-workflow.md, done as a newcomer would, in a new project."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
+import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,82 +14,133 @@ from tests.e2e.workflow_page import (
     COMMANDS,
     FILES,
     PAGE,
-    command,
+    booked,
     ends_of,
+    events_of,
+    fragment,
     project,
+    put,
     run,
-    service,
+    sas,
     started,
-    told_by,
-    write_infra,
 )
 
-__all__ = ["project", "service"]
+__all__ = ["project"]
+CALLBACKS = {"SAS_CALLBACK_KEY": "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="}
 
 
 def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
     assert [name for name, _ in FILES] == [
-        "orders/content.py",
-        "orders/workflows.py",
-        "orders/agents.py",
-        "orders/__init__.py",
-        "trips_service.py",
+        "trips.py",
+        "function_app.py",
+        "tests/test_trips.py",
         "trips.jsonl",
     ]
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 3
 
 
-@pytest.fixture
-def connection(project: Path, service: str) -> Iterator[str]:
-    """The connection string that the page's ``devstack up`` prints, on free ports here."""
-    write_infra(project)
-    with started(project, service) as values:
-        yield values["ServiceBus"]
+def test_the_tests_of_the_page_pass_and_a_drawn_story_finds_nothing(project: Path) -> None:
+    tested = run(["-m", "pytest", "-q", "-p", "sas.testing.plugin", "tests"], project)
+    assert " passed" in tested.stdout, tested.stdout + tested.stderr
+    assert tested.returncode == 0, tested.stdout
+    simulated = run([*sas("sim"), "--jobs", "1"], project)
+    assert "Nothing wrong with your workflow in 20 stories." in simulated.stdout, simulated.stderr
 
 
-def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
-    project: Path, service: str, connection: str
-) -> None:
-    words = command("sas submit")
-    followed = run([*words, "--json", "--patience", "240"], project)
-    assert followed.returncode == 1, followed.stdout + followed.stderr
-    assert ends_of(followed) == {
-        "T-1": "sas.order.completed.v1",
-        "T-2": "sas.order.undone.v1",
-    }, followed.stdout + followed.stderr
-    events = told_by(followed)
-    completed = next(event for event in events if event["type"] == "sas.order.completed.v1")
-    assert set(completed["data"]["results"]) == {"book-room", "book-flight", "confirm"}
-    with urllib.request.urlopen(service, timeout=60) as answer:  # noqa: S310  our own server
-        booked = json.load(answer)
-    assert sorted(booked) == ["T-1/book-flight", "T-1/book-room", "T-1/confirm"]
-
-
-def test_the_agents_of_the_page_hold_every_invariant(project: Path) -> None:
-    simulate = [*command("sas sim"), "--seeds", "10", "--jobs", "1"]
-    simulated = run(simulate, project, TRIPS_URL="http://127.0.0.1:7201")
-    assert simulated.returncode == 0, simulated.stdout + simulated.stderr
-
-
-def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_s(
-    project: Path,
-) -> None:
-    write_infra(project)
-    hook = [sys.executable, "-m", "sas.cli", "azd", "preprovision"]
-    nothing = run(hook, project)
-    settings = re.findall(r"azd env set (\w+)", nothing.stderr)
-    assert (nothing.returncode, settings) == (1, ["TRIPS_URL"])
-    assert "azd env set TRIPS_URL https://trips.example" in PAGE
-    done = run(hook, project, TRIPS_URL="https://trips.example")
-    assert done.returncode == 0, done.stderr
-    parameters = (project / "infra" / "main.parameters.json").read_text(encoding="utf-8")
-    assert "SAS_PRINCIPAL_TRAVEL_DESK" in parameters
-    for of_the_sample in ("{ORDERS_", "WEB_SHOP", "WHOLESALE"):
-        assert of_the_sample not in parameters
+def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(project: Path) -> None:
+    assert run(sas("infra"), project).returncode == 0
+    with started(project) as values:
+        followed = run([*sas("submit"), "--json", "--patience", "240"], project)
+        assert followed.returncode == 1, followed.stdout + followed.stderr
+        assert ends_of(followed) == {"T-1": "completed", "T-2": "undone"}
+        names = ["book-flight", "book-room", "confirm"]
+        assert booked(values["services"]) == [f"T-1/{name}" for name in names]
+    completed = next(event for event in events_of(followed) if "completed" in event["type"])
+    assert sorted(completed["data"]["results"]) == names
 
 
 def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:
-    trip = '{"traveller": "A", "city": "B", "arrives": "2027-03-05", "leaves": "2027-03-01"}'
-    code = f"from orders.content import check\ncheck({trip.encode()!r})"
-    refused = run([sys.executable, "-c", code], project)
+    text = (project / "trips.jsonl").read_text().replace("2027-03-05", "2027-02-01", 1)
+    (project / "trips.jsonl").write_text(text)
+    code = (
+        "import json, trips\nfrom sas.saga import business_of\n"
+        "order = json.loads(open('trips.jsonl').readline())\ndel order['order_id']\n"
+        "business_of([trips.trips]).checks['trip', 1](json.dumps(order).encode())"
+    )
+    refused = run(["-c", code], project)
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
+
+
+def test_what_the_page_deploys_asks_for_its_own_settings(project: Path) -> None:
+    assert run(sas("infra"), project).returncode == 0
+    hook = ["-m", "sas.cli", "azd", "preprovision"]
+    refused = run(hook, project)
+    settings = re.findall(r"azd env set (\w+)", refused.stderr)
+    assert (refused.returncode, settings) == (1, ["TRIPS_URL"])
+    assert "azd env set TRIPS_URL https://trips.example" in PAGE
+    accepted = run(hook, project, TRIPS_URL="https://trips.example")
+    assert accepted.returncode == 0, accepted.stderr
+
+
+@pytest.mark.long
+def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_and_the_urgent_lane(
+    project: Path,
+) -> None:
+    go_on(project)
+    port = "http://127.0.0.1:9/api/callbacks"  # only the token in it is used
+    with started(project, SAS_CALLBACK_URL=port, **CALLBACKS) as values:
+        words = [*sas("submit"), "--json", "--urgent", "--patience", "240"]
+        words.remove("--follow")
+        submitted = run(words, project)
+        assert submitted.returncode == 0, submitted.stderr
+        address = answer_to(project, "T-1").replace(port, f"{values['http']}/api/callbacks")
+        (curl,) = re.findall(r"-d '(\{\"outcome\": \"done\".*\})'", PAGE)
+        request = urllib.request.Request(address, curl.encode(), method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            assert answer.status == 202
+        order = waited(project, "T-1", "Processed")
+        assert waited(project, "T-2", "Compensated")
+    assert "approve" in [step["Name"] for step in order["Steps"]]
+
+
+def go_on(project: Path) -> None:
+    """Write what the page says about long steps and options into the project."""
+    put(
+        project / "trips.py",
+        ("import date", "import date, timedelta"),
+        ("@trips.step(after=(book_room, book_flight))\nasync def confirm", "\n".join((
+            fragment("@book_room.alternative"),
+            "",
+            fragment("@trips.step(after=(book_room, book_flight))\nasync def approve"),
+            "",
+            "@trips.step(after=(book_room, book_flight))\nasync def confirm",
+        ))),
+    )  # fmt: skip
+    put(project / "services.py", ('    "/rooms"', '    "/approvals": {},\n    "/rooms"'))
+
+
+def shown(project: Path, order_id: str) -> dict[str, object]:
+    """Return what ``sas show`` says of an order."""
+    process = run(["-m", "sas.cli", "show", order_id, "--json"], project)
+    record: dict[str, object] = json.loads(process.stdout) if process.returncode == 0 else {}
+    return record
+
+
+def waited(project: Path, order_id: str, state: str) -> dict[str, list[dict[str, object]]]:
+    """Return an order once it is in a state."""
+    for _ in range(60):
+        record = shown(project, order_id)
+        if record.get("ProcessState") == state:
+            return record  # type: ignore[return-value]
+    raise AssertionError(f"{order_id} is not {state}: {record}")
+
+
+def answer_to(project: Path, order_id: str) -> str:
+    """Return the address that ``sas callback`` shows, once the step waits."""
+    process: subprocess.CompletedProcess[str] | None = None
+    for _ in range(60):
+        process = run(["-m", "sas.cli", "callback", order_id, "--json"], project, **CALLBACKS,
+                      SAS_CALLBACK_URL="http://127.0.0.1:9/api/callbacks")  # fmt: skip
+        if address := re.search(r"http://127.0.0.1:9/api/callbacks/[\w.-]+", process.stdout):
+            return address[0]
+    raise AssertionError(process and process.stdout + process.stderr)

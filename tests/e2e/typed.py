@@ -17,7 +17,8 @@ from tests.terminal import Terminal
 
 # `setup` must not run here: it would replace the .venv that runs the tests.
 MAKE_UP = [
-    *("make", "-o", ".venv/.ready", "-o", "devstack/azurite/node_modules/.ready", "up"),
+    *("make", "-o", ".venv/.ready", "-o", "devstack/azurite/node_modules/.ready"),
+    *("-o", "tools/pyright/node_modules/.ready", "up"),
 ]
 _ON_TERMINAL = (
     "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "

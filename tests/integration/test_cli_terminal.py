@@ -25,8 +25,10 @@ from sas.cli.main import build_parser, main
 from sas.codec import external
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.domain.change import Incident
-from sas.domain.messages import AlertKind
+from sas.domain.messages import AlertKind, Progress
+from sas.domain.order import Direction
 from sas.domain.queues import Queues
+from sas.domain.reply import progressed
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
@@ -290,6 +292,28 @@ async def why(at: At) -> None:
     at.fits()
 
 
+async def callback(at: At) -> None:
+    order = await at.store.commit(cases.submitted("A"))
+    order = await at.store.commit(cases.claimed(order))
+    step = order.steps[0]
+    progress = Progress(
+        order_id="A",
+        step=0,
+        direction=Direction.DO,
+        epoch=step.epoch,
+        complete_by=cases.NOW + timedelta(days=2),
+        note="the manager approves",
+        awaits=True,
+    )
+    awaited = progressed(order, progress, cases.ROW, now=cases.NOW, instance="s")
+    await at.store.commit(cases.upon(order, awaited))
+    assert await at.sas("callback", "A") == 0
+    text = " ".join(" ".join(line.strip() for line in at.screen.last).split())
+    assert "step-0 waits for the callback until 20" in text
+    assert "sas callback A --step step-0 --answer RESULT" in text
+    at.fits()
+
+
 async def alerts(at: At) -> None:
     text = "step ship failed: no carrier delivers to this address. Resubmit it."
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A/4/0", order_id="A")
@@ -412,6 +436,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "export": export,
     "workflows": workflows,
     "why": why,
+    "callback": callback,
     "alerts": alerts,
     "rejected": rejected,
     "dlq": dlq,

@@ -15,14 +15,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
 from sas.cli import application
 from sas.cli.main import main
 from sas.features.version_check import Versions
 from sas.ports import Message, Peeked, RefusedError
-from tests.sample import WORKFLOWS
+from tests.sample import BUSINESS, WORKFLOWS
 from tests.unit import actors_kit
 from tests.unit.actors_kit import SHOP, Kit, kit, order
 from tests.unit.cli_kit import connect
@@ -34,10 +33,16 @@ NO_ADDRESS = RefusedError(
 )
 
 
-class Content(msgspec.Struct):
-    """What an order of the story must hold."""
-
-    customer_id: str
+CONTENT = {
+    "customer_id": "ALFKI",
+    "ship_to": {"name": "A. F.", "address": "Obere Str. 57", "city": "Berlin", "country": "DE"},
+    "lines": [{"product_id": 1, "product": "Chai", "unit_price": "18.00", "quantity": 2}],
+}
+RESULTS = {
+    "inventory": {"reservation_id": "R-1"},
+    "payment": {"charge_id": "C-1"},
+    "shipping": {"shipment_id": "S-1", "tracking": "T-1"},
+}
 
 
 class Story:
@@ -55,8 +60,7 @@ class Story:
         await self.system.later(1)
 
     async def submit(self, order_id: str) -> None:
-        content = {"customer_id": "ALFKI"}
-        body = order(order_id, workflow=CARE, reply_queue=SHOP, order=content)
+        body = order(order_id, workflow=CARE, reply_queue=SHOP, order=CONTENT)
         await self.system.submit(body, f"m-{order_id}")
 
     async def send(self, messages: Sequence[Message]) -> None:
@@ -128,8 +132,10 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Return the system before the night, with the commands connected to it."""
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
-    checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
+    checks: dict[str, Any] = {CARE: BUSINESS.checks[CARE, 1]}
     night = Story(kit(*WORKFLOWS, **checks))
+    for name, result in RESULTS.items():
+        night.system.agents[name].result = result
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
     connect(monkeypatch, night.system, night)
     folder = tmp_path_factory.mktemp("operator")

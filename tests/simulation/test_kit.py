@@ -253,6 +253,8 @@ def test_an_error_ends_the_story_at_once_and_names_the_line_of_the_adopter(saga:
 def test_a_result_or_an_answer_of_another_type_fails_the_test(saga: Kit) -> None:
     text = failure(saga, saga_of(wrong.returns_another_type))
     assert "step pay raised HeldError: what pay returned is no Charge: Expected `str`" in text
+    text = failure(saga, saga_of(wrong.returns_too_much))
+    assert "step pay raised HeldError: agent pay returned 1,048,589 bytes" in text
     saga.service("STOCK_URL").answer("POST", "/seats", body={"numbers": "S-1"})
     assert "the answer of stock to POST /seats does not fit Charge" in failure(
         saga, saga_of(wrong.careful)

@@ -77,9 +77,13 @@ Behaviour = Callable[[AgentCall], Awaitable[Any]]
 
 @dataclass
 class ScriptedAgent:
-    """Plays its script (values, exceptions, coroutine functions), then succeeds."""
+    """Plays its script (values, exceptions, coroutine functions), then succeeds.
+
+    Then its result is ``result``, or without one an object of its own.
+    """
 
     script: deque[Any] = field(default_factory=deque)
+    result: Any = None
     calls: list[tuple[str, AgentCall]] = field(default_factory=list)
 
     def then(self, *behaviours: Any) -> None:
@@ -96,7 +100,7 @@ class ScriptedAgent:
 
     async def _next(self, verb: str, call: AgentCall) -> Any:
         self.calls.append((verb, call))
-        behaviour = self.script.popleft() if self.script else {"by": call.key}
+        behaviour = self.script.popleft() if self.script else self.result or {"by": call.key}
         if isinstance(behaviour, BaseException):
             raise behaviour
         return await behaviour(call) if callable(behaviour) else behaviour

@@ -48,6 +48,8 @@ COMMANDS = [
     ["queues", "redrive", "orders", "--dead-letter", "--all", "--dry-run"],
     ["queues", "remove", "orders-rejected", "--id", "m-1", "--yes"],
     ["workflows", "check", "--app", APP],
+    ["workflows", "draw", "--app", APP],
+    ["workflows", "schema", "--app", "samples.claim.claim"],
     ["sim", "--app", "samples.claim.claim", "--seeds", "2", "--jobs", "1"],
     ["sim", "--app", "samples.claim.claim", "--seed", "3"],
     ["new", "my-orders"],

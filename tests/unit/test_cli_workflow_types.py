@@ -6,6 +6,7 @@
 import json
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +136,12 @@ class Moved(msgspec.Struct):
 
     employee: str
     home: "Street"
+
+
+class Bill(msgspec.Struct):
+    """An order with an amount."""
+
+    amount: Decimal
 
 
 class Street(msgspec.Struct):
@@ -313,6 +320,17 @@ def test_an_order_message_keeps_to_the_type_of_its_workflow(sas: Sas, capsys: Ca
         "$.order: 'home' is a required property"
     ]
     assert check("order", {**message, "reply_queue": 3})
+
+
+def test_a_decimal_is_a_text_or_a_number(sas: Sas, capsys: Capture) -> None:
+    check = schema_of(sas, capsys, claims(order_shape=Bill))
+    message = json.loads(order("o-1", workflow="claim"))
+    for amount in ("18.00", 18, 18.5):
+        assert check("order", {**message, "order": {"amount": amount}}) == []
+        assert msgspec.json.decode(json.dumps({"amount": amount}), type=Bill).amount == Decimal(
+            str(amount)
+        )
+    assert check("order", {**message, "order": {"amount": None}})
 
 
 def test_each_version_has_its_own_types(sas: Sas, capsys: Capture) -> None:

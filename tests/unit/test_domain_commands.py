@@ -59,15 +59,6 @@ def test_an_edited_input_of_a_step_refused_after_a_timeout_has_a_key_of_its_own(
     assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
 
 
-@pytest.mark.parametrize("code", ["result-too-large", "result-too-deep", "result-no-json"])
-def test_an_edited_input_of_a_step_whose_result_was_refused_has_a_key_of_its_own(
-    code: str,
-) -> None:
-    order = claimed().refused("a", Fault(code, "the service did it, and said too much"))
-    order.resubmit(edited=EDITED)
-    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
-
-
 def test_each_of_two_edits_in_a_row_has_a_key_of_its_own() -> None:
     order = claimed(failures_max=0)
     for generation in (1, 2):

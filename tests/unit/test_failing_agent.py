@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
@@ -320,7 +322,11 @@ async def test_an_agent_that_fails_in_its_last_moment_is_called_again_without_a_
     assert "step reset" not in system.words()
 
 
-async def test_an_error_in_halves_of_characters_is_told_in_whole_ones() -> None:
+async def test_an_error_in_halves_of_characters_is_told_in_whole_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # pytest-xdist cannot send a captured log with half a character.
+    monkeypatch.setattr(logging.getLogger("sas.engine.failing_agent"), "disabled", True)
     system = await failing(error=ValueError("half a character: \ud800"))
     await passes(system, 20)
     assert "ValueError: half a character: ? (" in system.alerts()[0].text
@@ -336,6 +342,28 @@ async def test_the_reason_of_an_agent_that_holds_its_step_stands_without_a_line(
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert system.state() == "Processed"
+
+
+@pytest.mark.parametrize("result", [{1, 2}, "x" * RESULT_BYTES_MAX], ids=["no JSON", "too large"])
+async def test_a_result_that_cannot_be_stored_holds_the_step_and_undoes_nothing(
+    result: Any,
+) -> None:
+    system = kit(CHAIN)
+    system.agents["stock"].then(*[result] * ALWAYS)
+    await submit(system, "O-1", "chain")
+    await passes(system, 600)
+    assert system.states() == ["Processing", "Pending"]
+    step, error = system.order().steps[0], await last_error(system)
+    assert (step.epoch, step.failure_count, error.kind) == (1, 0, "held")
+    assert error.message.startswith("agent stock returned ")
+    assert error.again_by == error.at + AttemptError.PAUSE_MAX
+    assert error.message in system.alerts()[0].text
+    assert {verb for verb, _ in system.agents["stock"].calls} == {"do"}
+    mended(system)
+    await passes(system, PAUSE_MAX_S, pace_s=10)
+    assert system.state() == "Processed"
+    assert alerts(system) == ["agent-failing", "cleared"]
+    assert set(calls(system)) == {"O-1/reserve"}
 
 
 async def test_a_service_that_is_away_while_a_step_waits_for_a_bug_counts_no_failure() -> None:

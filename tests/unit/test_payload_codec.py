@@ -22,7 +22,6 @@ from sas.codec.payloads import decode_content, decode_order, encode_content, is_
 from sas.codec.results import encode_result
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
-from sas.domain.order import Fault
 from sas.operate import commands
 from sas.operate.commands import Intent, OrderCommand
 from sas.operate.errors import UsageError
@@ -32,6 +31,7 @@ from sas.ports import (
     BusUnavailableError,
     Callback,
     DecodingError,
+    HeldError,
     Message,
     RefusedError,
     StillRunning,
@@ -298,9 +298,11 @@ async def test_nobody_outside_may_say_that_content_is_encoded(codec: CheapCodec 
     system.agents["stock"].then(forged)
     await system.submit(order("X-3", workflow="care"), "m-3")
     await system.drain()
-    error = system.order("X-3").steps[0].error
+    record = await system.context.load("X-3")
+    assert record is not None
+    error = record.steps[0].last_error
     assert error is not None
-    assert error.code == "result-not-plain"
+    assert error.message.startswith("agent stock returned what is refused: an object with the one")
 
 
 async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
@@ -359,12 +361,10 @@ async def test_a_result_is_too_large_if_it_is_as_it_is_stored() -> None:
     codec = fernet()
     largest, too_large = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
     text = encode_result("x" * largest, "payment", codec)
-    assert isinstance(text, str)
     assert RESULT_BYTES_MAX - 300 < len(text) <= RESULT_BYTES_MAX
-    fault = encode_result("x" * too_large, "payment", codec)
-    assert isinstance(fault, Fault)
-    assert fault.code == "result-too-large"
-    assert not isinstance(encode_result("x" * too_large, "payment"), Fault)
+    with pytest.raises(HeldError, match=r"returned 1,\d+,\d+ bytes as they are stored"):
+        encode_result("x" * too_large, "payment", codec)
+    assert encode_result("x" * too_large, "payment")
     system = kit(codec=codec)
     callback = await callback_of(system, "C-1")
     assert await post(system, callback, "x" * too_large) == 400

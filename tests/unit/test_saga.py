@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas import Call, RefusedError, Saga, SettingError, WorkflowError
+from sas import Call, RefusedError, Saga
+from sas.config import SettingError
+from sas.domain.workflow import WorkflowError
 from sas.ports import (
     AgentCall,
     AwaitCallback,

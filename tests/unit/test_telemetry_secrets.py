@@ -117,6 +117,19 @@ async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
     assert [text for text in texts if MARK in text] == []
 
 
+async def test_the_text_of_a_bug_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    system = kit()
+    system.agents["stock"].then(*[KeyError(SECRET)] * 3)
+    await system.submit(order())
+    for _ in range(3):
+        await system.drain()
+        await system.later(10)
+    assert [alert.kind for alert in system.alerts()] == ["agent-failing"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if "agent stock failed 2 times in a row" in line]
+    assert [line for line in lines if MARK in line] == []
+
+
 async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded) -> None:
     system = kit(CARE)
     marked = {"customer": SECRET}
