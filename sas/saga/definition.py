@@ -426,7 +426,7 @@ class Saga(Generic[O]):
 
 
 def _as_data(place: StepPlace, before: Sequence[AnyStep]) -> domain.Step:
-    """Return a step as data. It waits for no step that a later one of ``after`` waits for anyway."""
+    """Return a step as data. It does not name what a step in ``after`` waits for anyway."""
     step, options = place.step, place.options
     needed = [earlier for earlier in place.after if earlier not in before]
     rules = {
