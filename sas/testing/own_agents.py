@@ -350,6 +350,7 @@ class OwnAgents:
     """
 
     script: Script
+    seed: int
     clock: Clock
     ledger: RemoteLedger
     faults: Faults
@@ -555,8 +556,8 @@ class OwnAgents:
         elif shape is None:
             content = b""
         else:
-            seed = f"{service.setting} {request.method} {request.path} {request.key}"
-            content = msgspec.json.encode(drawn_answer(shape, seed, number))
+            place = f"{service.setting} {request.method} {request.path} {request.key}"
+            content = msgspec.json.encode(drawn_answer(shape, f"{self.seed} {place}", number))
         status = 200 if answer is None else answer.status
         if effect is not None and status < 300 and content:
             effect.names |= _leaves(msgspec.json.decode(content))

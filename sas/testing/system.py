@@ -208,6 +208,7 @@ class System:
         world = self.world
         agents = OwnAgents(
             script=script,
+            seed=world.seed,
             clock=world.clock,
             ledger=self.ledger,
             faults=world.faults,

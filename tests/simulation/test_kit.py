@@ -101,6 +101,7 @@ def test_a_service_answers_with_a_value_of_the_type_that_is_asked_for(saga: Kit)
     order = saga.run(claims, CLAIM)
     assert order.result(scan).total >= 1
     assert order.result(scan) == Kit().run(claims, CLAIM).result(scan)
+    assert order.result(scan) != Kit().run(claims, CLAIM, seed=1).result(scan)
 
 
 def test_an_answer_with_times_counts_only_so_often(saga: Kit) -> None:
