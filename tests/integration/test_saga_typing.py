@@ -1,4 +1,4 @@
-"""mypy and pyright, both strict, over good sagas and bad ones; and the same sagas when imported."""
+"""mypy and pyright, both strict, over good and bad sagas and a test; the same sagas imported."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ BAD = ROOT / "tests" / "integration" / "bad_sagas.py"
 GOOD = (
     ROOT / "tests" / "integration" / "good_sagas.py",
     ROOT / "samples" / "claim" / "claim.py",
+    ROOT / "samples" / "claim" / "test_claim.py",
     ROOT / "orders" / "__init__.py",
     ROOT / "template" / "orders.py",
 )
