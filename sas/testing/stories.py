@@ -103,7 +103,7 @@ class Stories:
             saga=saga,
             orders=orders,
             callbacks=_callbacks(saga, rng, is_calm=seed % 10 == 0),
-            faults=[] if seed % 10 == 0 else _faults(saga, rng),
+            faults=[] if seed % 10 == 0 else _faults(self._settings(), rng),
         )
 
     def play(self, story: Story) -> Result:
@@ -124,6 +124,10 @@ class Stories:
     def test_of(self, story: Story) -> str:
         """Return a story as the source of a test."""
         return _Source(self.module).test_of(story)
+
+    def _settings(self) -> list[str]:
+        """Return the settings of all services. A saga may use those that another one declares."""
+        return sorted({service.setting for saga in self.sagas for service in saga.services})
 
     def _order(self, saga: Saga[Any], rng: random.Random) -> Any:
         """Return an order that the saga accepts: one of the examples, or a drawn one."""
@@ -206,8 +210,7 @@ def _callbacks(saga: Saga[Any], rng: random.Random, *, is_calm: bool) -> dict[st
     return answers
 
 
-def _faults(saga: Saga[Any], rng: random.Random) -> list[StoryFault]:
-    settings = sorted({service.setting for service in saga.services})
+def _faults(settings: Sequence[str], rng: random.Random) -> list[StoryFault]:
     faults = [
         StoryFault(method, [round(share_max * rng.random(), 3)])
         for method, chance, share_max in (
