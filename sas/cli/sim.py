@@ -19,7 +19,6 @@ from sas.cli import arguments as args
 from sas.cli.application import App
 from sas.cli.arguments import Subcommand
 from sas.cli.output import ProgressLine
-from sas.cli.reading import Defaults, InputError, read_items
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 
@@ -104,6 +103,8 @@ def stories_of(app: App) -> Stories:
 
 def _examples(path: Path) -> tuple[bytes, ...]:
     """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
+    from sas.cli.reading import Defaults, InputError, read_items  # noqa: PLC0415  slow to import
+
     try:
         with path.open("rb") as source:
             items = islice(read_items(source, Defaults("responses-of-nobody", str)), EXAMPLES_MAX)

@@ -405,6 +405,21 @@ async def new(at: At) -> None:
     assert "is a project of your own." in at.screen.raw
 
 
+async def docs(at: At) -> None:
+    assert await at.sas("docs", "settings") == 0
+    assert "# Settings" in at.screen.raw
+
+
+async def infra(at: At) -> None:
+    assert await at.sas("infra", "--emulator", str(at.folder / "Config.json")) == 0
+    assert (at.folder / "Config.json").is_file()
+
+
+async def azd(at: At) -> None:
+    assert await at.sas("azd", "check") == 1
+    assert "azd env set ORDERS_STOCK_URL" in " ".join(at.screen.last)
+
+
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "submit": submit,
     "list": list_,
@@ -444,6 +459,9 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "doctor": doctor,
     "desk": desk,
     "new": new,
+    "docs": docs,
+    "infra": infra,
+    "azd": azd,
     "sim": sim,
 }
 

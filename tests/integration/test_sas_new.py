@@ -118,10 +118,9 @@ def test_a_new_project_follows_from_its_business_with_and_without_infra(project:
 def test_what_no_longer_follows_from_the_business_is_named_and_written_again(
     deployable: Path,
 ) -> None:
-    changed(deployable, "orders/__init__.py", '"stock": Stock', '"courier": Stock')
-    changed(deployable, "orders/workflows.py", 'agent="stock"', 'agent="courier"')
+    changed(deployable, "orders.py", 'agent="stock"', 'agent="courier"')
+    changed(deployable, "orders.py", '"STOCK_URL"', '"COURIER_URL"')
     changed(deployable, "pyproject.toml", '["web"]', '["web", "desk"]\nbound = ["desk"]')
-    changed(deployable, "pyproject.toml", '"STOCK_URL",', '"STOCK_URL", "COURIER_URL",')
     ran = sas(deployable, "infra", "--check")
     assert ran.returncode == 1
     for sentence in (
@@ -153,9 +152,9 @@ def test_what_a_person_wrote_into_the_parameters_stays(deployable: Path) -> None
 @pytest.mark.parametrize(
     ("text", "other", "sentence"),
     [
-        ("[tool.sas]", "[tool.other]", "pyproject.toml needs a table [tool.sas]"),
+        ("[tool.sas]", "[tool.other]", "no application is named"),
         ('["web"]', '["Web"]', "'Web': use lower-case letters"),
-        ('"STOCK_URL"', '"stock-url"', "'stock-url': use upper-case letters"),
+        ('["web"]', '["web"]\nsettings = ["a-b"]', "'a-b': use upper-case letters"),
         ('["web"]', '["web"]\nbound = ["desk"]', "bound names 'desk', which is none of"),
         ('"orders"', '"nowhere"', "No module named 'nowhere'"),
     ],
