@@ -168,7 +168,7 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
-    if open_steps := finding.doing(order):
+    if open_steps := finding.doing(order, output.now()):
         parts.append(open_steps)
     if order.undone_because:
         parts.append(f"(undone: {order.undone_because})")
