@@ -70,11 +70,13 @@ def doing(order: Order, now: datetime) -> str:
 
 
 def doing_of(step: StepRecord, now: datetime) -> str:
-    """Return what an open step does: it waits for a deploy or a callback, rests, is out, ..."""
+    """Return what an open step does: it waits for a deploy or a callback, goes on, rests, ..."""
     if (bug := bug_of(step, now)) is not None:
         return f"{step.name} waits for a deploy: {bug.message.rstrip('.')}"
     if step.awaits_callback:
         return f"{step.name} waits for the callback {until_callback(step)}"
+    if step.note:
+        return f"{step.name} goes on: {step.note.rstrip('.')}"
     return f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
 
 

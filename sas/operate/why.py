@@ -249,6 +249,7 @@ def _waits_for_you(
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     undoing = step.process_state is StepState.COMPENSATING
     operation = "undo" if undoing else "call"
+    name = f"{'the undo of ' * undoing}{step.name}"
     if step.complete_by is not None and step.complete_by + LATE_AFTER < now:
         return Waits(
             awaited=f"The supervisor, to look at {step.name}.",
@@ -267,15 +268,18 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             called_by=bug.again_by,
         )
     if step.awaits_callback:
-        name = f"{'the undo of ' * undoing}{step.name}"
         return Waits(
             awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
             then="Without a callback until then, the supervisor resets the step.",
         )
     if step.dispatched:
+        awaited = f"The agent of {step.name}: the {operation} is out, request {step.epoch}."
         then = "Without a reply until then, the supervisor resets the step."
+        if step.note:
+            awaited = f"{name} goes on: {step.note.rstrip('.')}; its agent asks again."
+            then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
-            awaited=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
+            awaited=awaited,
             then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
