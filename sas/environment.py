@@ -6,10 +6,13 @@
 2. ``.devstack/env`` in this directory or above it, which ``devstack up`` writes while it runs.
 
 The two are never mixed. Otherwise commands could go to one system while the table is another's.
+With a stack, the settings of callbacks that the environment lacks come from the
+``local.settings.json`` beside it, as the app of the stack has them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -24,6 +27,7 @@ CONNECTION = "ServiceBus"
 """
 OF_BUS = (CONNECTION, f"AzureWebJobs{CONNECTION}", f"{CONNECTION}__fullyQualifiedNamespace")
 OF_TABLES = ("SAS_TABLES", "SAS_TABLES__endpoint", "AzureWebJobsStorage")
+OF_CALLBACKS = ("SAS_CALLBACK_KEY", "SAS_CALLBACK_URL")
 STACK = Path(".devstack", "env")
 NOTHING = (
     f"nothing runs here (no {STACK} in this directory or above): start `make up` or `devstack up`"
@@ -53,7 +57,20 @@ def here(environ: Mapping[str, str] | None = None, directory: Path | None = None
     if path is None:
         return Here(env)
     settings, stack = _of_stack(path)
-    return Here(env | settings, f"{path} ({stack})")
+    local = settings_of(path.parent.parent)
+    callbacks = {
+        name: local[name] for name in OF_CALLBACKS if local.get(name) and not env.get(name)
+    }
+    return Here(env | callbacks | settings, f"{path} ({stack})")
+
+
+def settings_of(directory: Path) -> dict[str, str]:
+    """Return the settings that the Functions host would take from ``local.settings.json``."""
+    try:
+        values = json.loads((directory / "local.settings.json").read_text("utf-8")).get("Values")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+    return {name: str(text) for name, text in values.items()} if isinstance(values, dict) else {}
 
 
 def names_a_system(env: Mapping[str, str]) -> bool:

@@ -27,7 +27,7 @@ DESCRIPTION = """\
 Show what a step waits for, if a callback is to end it: its note, until when, and the address for
 the person or system that is to answer. The address allows to end this one step, so treat it as a
 secret. To make it, the command needs SAS_CALLBACK_KEY and SAS_CALLBACK_URL in its environment, as
-the app has them.
+the app has them. Of an app that runs on this machine it takes them from local.settings.json.
 
 With --answer or --refuse the command ends the step itself, as the callback would. That needs no
 key. The journal has your name.

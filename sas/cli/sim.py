@@ -20,6 +20,7 @@ from sas.cli.application import App
 from sas.cli.arguments import Subcommand
 from sas.cli.output import ProgressLine
 from sas.codec.record import to_line
+from sas.environment import settings_of
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def stories_of(app: App) -> Stories:
         UsageError: it cannot be loaded, or its example orders cannot be read.
     """
     from sas.saga import Saga, sagas_of  # noqa: PLC0415
-    from sas.testing.own_agents import settings_of  # noqa: PLC0415
     from sas.testing.stories import Stories  # noqa: PLC0415
 
     settings = settings_of(app.folder)

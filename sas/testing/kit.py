@@ -17,6 +17,7 @@ from sas.codec import external
 from sas.codec.external import Notification
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
+from sas.environment import settings_of
 from sas.ports import HeldError
 from sas.saga import Saga, SagaStep, business_of
 from sas.saga.content import decoded, encoded
@@ -26,7 +27,6 @@ from sas.testing.own_agents import (
     Script,
     StandIn,
     is_adopters,
-    settings_of,
 )
 from sas.testing.plan import Away, Chance, Item, Kill, Plan, Press, Submit
 from sas.testing.platform import REPLIES_TO

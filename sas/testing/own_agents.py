@@ -10,7 +10,6 @@ a value of the type that the function asks for (``sas.testing.shapes``).
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -646,12 +645,3 @@ def isolated(seed: int) -> Iterator[None]:
         patches.enter_context(patch.object(HttpService, "request", request))
         patches.enter_context(patch.object(HttpService, "_session", session))
         yield
-
-
-def settings_of(directory: Path) -> dict[str, str]:
-    """Return the settings that the Functions host would take from ``local.settings.json``."""
-    try:
-        values = json.loads((directory / "local.settings.json").read_text("utf-8")).get("Values")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
-    return {name: str(text) for name, text in values.items()} if isinstance(values, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,22 @@ def test_a_stack_above_this_directory_is_found() -> None:
         assert surroundings.settings["ODD"].startswith("it's $HOME")
         assert surroundings.stack == f"{path} (devstack up, pid {os.getpid()})"
     assert environment.here().stack is None
+
+
+def test_with_a_stack_the_settings_of_callbacks_come_from_the_local_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = {"SAS_CALLBACK_KEY": "k", "SAS_CALLBACK_URL": "http://a/", "ServiceBus": "other"}
+    file = Path.cwd().parent / "local.settings.json"
+    file.write_text(json.dumps({"Values": local}))
+    assert "SAS_CALLBACK_KEY" not in environment.here(environ={}).settings  # nothing runs
+    with stack(ServiceBus=BUS):
+        assert environment.here(environ={}).settings == local | {"ServiceBus": BUS}
+        env = {"SAS_CALLBACK_KEY": "mine", "SAS_CALLBACK_URL": ""}
+        settings = environment.here(environ=env).settings
+        assert (settings["SAS_CALLBACK_KEY"], settings["SAS_CALLBACK_URL"]) == ("mine", "http://a/")
+        file.write_text("{")
+        assert environment.here(environ={}).settings == {"ServiceBus": BUS}
 
 
 def test_environment_variables_win_whole_so_that_two_systems_never_mix() -> None:
