@@ -23,8 +23,8 @@ NEW = ("host.json", TEMPLATE)
 the top, without ``WORKFLOW``."""
 DEPLOYMENT = ("infra/", "azure.yaml", ".funcignore", ".github/workflows/deploy.yml", WORKFLOW)
 """The files that a project needs to be deployed."""
-PAGES = ("docs/", "CHANGELOG.md")
-"""The pages that ``sas docs`` shows, with ``infra/README.md``."""
+PAGES = ("docs/", "CHANGELOG.md", "samples/claim/claim.py", "samples/claim/test_claim.py")
+"""The pages that ``sas docs`` shows, with ``infra/README.md``: also a whole saga and its tests."""
 WHEELS = {
     "requirements.txt": "scheduler_agent_supervisor",
     "requirements-dev.txt": "scheduler_agent_supervisor_devstack",

@@ -17,8 +17,9 @@ docs/operating.md means the page that this prints: sas docs operating.
   sas docs
   sas docs your-own-workflow
   sas docs docs/adr/0012
+  sas docs claim
 """
-_KEPT_ENDINGS = (".md", ".schema.json", ".json")
+_KEPT_ENDINGS = (".md", ".schema.json", ".json", ".py")
 
 
 def pages() -> dict[str, str]:
@@ -37,7 +38,7 @@ def page_of(name: str) -> str | None:
 
 
 def _short(name: str) -> str:
-    name = name.removeprefix("docs/").strip("/")
+    name = name.removeprefix("docs/").removeprefix("samples/").strip("/").removeprefix("claim/")
     for ending in _KEPT_ENDINGS:
         name = name.removesuffix(ending)
     return name
@@ -51,8 +52,8 @@ def _docs(arguments: argparse.Namespace) -> int:
     if arguments.page is None:
         for name, path in pages().items():
             lines = (files() / path).read_text(encoding="utf-8").splitlines()
-            title = next((line for line in lines if line.startswith("# ")), "").removeprefix("# ")
-            output.say(f"{name:<44}{title}".rstrip())
+            titles = (line.strip('# "') for line in lines if line.startswith(("# ", '"""')))
+            output.say(f"{name:<44}{next(titles, '')}".rstrip())
         return 0
     page = page_of(arguments.page)
     if page is None:

@@ -61,6 +61,15 @@ def test_the_pages_that_devstack_names_are_in_its_package() -> None:
                 assert (ROOT / "devstack" / name).is_file(), f"{path.name}: {name}"
 
 
+def test_the_whole_saga_and_its_tests_are_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs"]) == 0
+    assert f"{'test_claim':<44}The tests of the claim." in capsys.readouterr().out.splitlines()
+    for name in ("claim", "samples/claim", "samples/claim/claim.py"):
+        assert page_of(name) == "samples/claim/claim.py"
+    assert main(["docs", "test_claim"]) == 0
+    assert "from sas.testing import Kit" in capsys.readouterr().out
+
+
 def test_a_page_is_printed_and_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs"]) == 0
     lines = capsys.readouterr().out.splitlines()
