@@ -34,3 +34,11 @@ def test_the_types_that_a_checker_sees_are_those_that_python_loads() -> None:
 def test_a_name_that_is_not_there_is_refused_with_where_to_look() -> None:
     with pytest.raises(AttributeError, match=r"'sas' has no attribute 'Workflw': see help\(sas\)"):
         _ = sas.Workflw  # type: ignore[attr-defined]
+
+
+def test_a_new_project_imports_from_sas_and_its_testing_only() -> None:
+    for file in (ROOT / "template").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert {name for name in names if name.startswith("sas.")} <= {"sas.testing"}
