@@ -95,7 +95,7 @@ def _check_callbacks(function: Function) -> None:
         if function.mentions("callback", "wait_for_callback") and not os.environ.get(setting):
             raise SettingError(
                 f"{setting} is missing, and {function.where} asks for a callback: set it "
-                "(docs/settings.md)"
+                "(sas docs settings)"
             )
 
 

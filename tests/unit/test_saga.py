@@ -407,7 +407,10 @@ def test_the_settings_of_services_and_callbacks_are_checked_before_the_app_start
     with pytest.raises(SettingError, match="AIR_URL"):
         check_settings([trips])
     monkeypatch.setenv("AIR_URL", "https://air.example")
-    with pytest.raises(SettingError, match=r"SAS_CALLBACK_KEY is missing, and .*wait \(.*\) asks"):
+    with pytest.raises(
+        SettingError,
+        match=r"SAS_CALLBACK_KEY is missing, and .*wait \(.*\) asks.*\(sas docs settings\)",
+    ):
         check_settings([trips])
     monkeypatch.setenv("SAS_CALLBACK_KEY", "k" * 32)
     monkeypatch.setenv("SAS_CALLBACK_URL", "https://app.example/api/callbacks")
