@@ -272,7 +272,7 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
         name = f"{'the undo of ' * undoing}{step.name}"
         return Waits(
             awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
-            then="Without a callback until then, the supervisor resets the step.",
+            then=f"Without a callback, {'it is tried again' if undoing else 'the step fails'} then.",
         )
     if step.dispatched:
         then = "Without a reply until then, the supervisor resets the step."
