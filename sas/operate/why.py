@@ -272,7 +272,9 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
         name = f"{'the undo of ' * undoing}{step.name}"
         return Waits(
             awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
-            then=f"Without a callback, {'it is tried again' if undoing else 'the step fails'} then.",
+            then="Without it, the undo is tried again."
+            if undoing
+            else "Without it, the step fails.",
         )
     if step.dispatched:
         then = "Without a reply until then, the supervisor resets the step."
