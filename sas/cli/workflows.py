@@ -105,7 +105,8 @@ class VersionStatus:
             rest = len(self.misfits) - 1
             return (
                 f"{self.misfits[0]}{f' (and {rest:,} more)' if rest else ''}: a step that "
-                "reads it would be held. Let the type take both, or give the new one a version of its own"
+                "reads it would be held. Let the type take both, or give the new one a version of "
+                "its own"
             )
         return ""
 
