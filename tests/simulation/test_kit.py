@@ -84,6 +84,22 @@ def test_an_order_that_its_check_refuses_is_rejected(saga: Kit) -> None:
     assert "sold out" in order.message
 
 
+def test_an_order_that_does_not_fit_its_type_is_rejected_as_in_production(saga: Kit) -> None:
+    order = saga.run(claims, msgspec.structs.replace(CLAIM, employee=""), callbacks=APPROVED)
+    assert (order.state, order.reason) == ("Rejected", "invalid-order")
+    assert "Expected `str` of length >= 1 - at `$.employee`" in order.message
+    assert order.notifications == ["rejected"]
+    assert not saga.service("SCANNER_URL").calls
+
+
+def test_an_order_of_another_class_is_refused_at_once(saga: Kit) -> None:
+    other: Any = {"employee": ""}
+    with pytest.raises(TypeError, match=r"the order is no Claim: .* length >= 1"):
+        saga.run(claims, other)
+    with pytest.raises(TypeError, match="the order cannot be sent as JSON"):
+        saga.run(claims, msgspec.structs.replace(CLAIM, employee=object()))
+
+
 def test_a_step_that_is_no_coroutine_runs_at_once(saga: Kit) -> None:
     tickets = Saga("ticket", Ticket)
 
