@@ -270,7 +270,9 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     if step.awaits_callback:
         return Waits(
             awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
-            then="Without a callback until then, the supervisor resets the step.",
+            then="Without it, the undo is tried again."
+            if undoing
+            else "Without it, the step fails.",
         )
     if step.dispatched:
         awaited = f"The agent of {step.name}: the {operation} is out, request {step.epoch}."

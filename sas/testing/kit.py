@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_origin
 
 import msgspec
 
@@ -50,10 +50,11 @@ class PlayedOrder:
     """What became of an order.
 
     ``state`` is how it ended: *Processed* (done), *Compensated* (undone), *Error* (it waits for an
-    operator) or *Rejected* (the saga's check refused it). ``steps`` has the state of each step by
-    name. ``reason`` is the code of what went wrong, such as a service's code of a refusal or
-    ``timed-out``, and ``message`` its sentence; both are empty if nothing did. ``notifications``
-    are the kinds that its application got. ``story`` tells what happened, a line for each event.
+    operator) or *Rejected* (it does not fit its type, or the saga's check refused it). ``steps``
+    has the state of each step by name. ``reason`` is the code of what went wrong, such as a
+    service's code of a refusal or ``timed-out``, and ``message`` its sentence; both are empty if
+    nothing did. ``notifications`` are the kinds that its application got. ``story`` tells what
+    happened, a line for each event.
     """
 
     order_id: str
@@ -164,7 +165,8 @@ class Kit:
 
         Raises:
             StoryError: a function raised an error (the text names its line), or a rule is broken.
-            TypeError: an order or a callback does not have its type.
+            TypeError: an order is not of the saga's class, or a callback does not have its type. An
+                order with a member that does not fit is *Rejected*, as in production.
             LookupError: there is no such step or service.
         """
         __tracebackhide__ = True
@@ -179,7 +181,7 @@ class Kit:
         contents = {}
         for order in orders:
             self._orders += 1
-            contents[f"O-{self._orders}"] = _content(order, saga.order, "the order")
+            contents[f"O-{self._orders}"] = _order_content(order, saga.order)
         self._check_services(saga)
         script = Script(
             sagas=[saga],
@@ -217,6 +219,16 @@ class Kit:
             raise LookupError(
                 f"there is no service {unknown[0]}: saga {saga.name!r} has {', '.join(names)}"
             )
+
+
+def _order_content(order: object, shape: Any) -> Any:
+    """Return an order as JSON holds it. If it is of its class, submission says whether it fits."""
+    if (get_origin(shape) or shape) not in type(order).__mro__:
+        return _content(order, shape, "the order")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(order))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"the order cannot be sent as JSON: {error}") from None
 
 
 def _content(value: object, shape: Any, what: str) -> Any:

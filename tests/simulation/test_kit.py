@@ -84,6 +84,22 @@ def test_an_order_that_its_check_refuses_is_rejected(saga: Kit) -> None:
     assert "sold out" in order.message
 
 
+def test_an_order_that_does_not_fit_its_type_is_rejected_as_in_production(saga: Kit) -> None:
+    order = saga.run(claims, msgspec.structs.replace(CLAIM, employee=""), callbacks=APPROVED)
+    assert (order.state, order.reason) == ("Rejected", "invalid-order")
+    assert "Expected `str` of length >= 1 - at `$.employee`" in order.message
+    assert order.notifications == ["rejected"]
+    assert not saga.service("SCANNER_URL").calls
+
+
+def test_an_order_of_another_class_is_refused_at_once(saga: Kit) -> None:
+    other: Any = {"employee": ""}
+    with pytest.raises(TypeError, match=r"the order is no Claim: .* length >= 1"):
+        saga.run(claims, other)
+    with pytest.raises(TypeError, match="the order cannot be sent as JSON"):
+        saga.run(claims, msgspec.structs.replace(CLAIM, employee=object()))
+
+
 def test_a_step_that_is_no_coroutine_runs_at_once(saga: Kit) -> None:
     tickets = Saga("ticket", Ticket)
 
@@ -145,10 +161,13 @@ def test_a_service_that_no_function_calls_is_a_slip_of_the_pen(saga: Kit) -> Non
 def test_a_callback_refuses_or_comes_late(saga: Kit) -> None:
     refused = saga.run(claims, CLAIM, callbacks={approve: Refusal("no-budget", "too much")})
     assert (refused.reason, refused.message) == ("no-budget", "too much")
-    late = Late(ALLOWED, timedelta(days=2, hours=1))
-    order = saga.run(claims, CLAIM, callbacks={approve: late})
-    assert order.state == "Processed"
-    assert len([call for call in saga.service("OFFICE_URL").calls if call.order_id == "O-2"]) > 1
+    late = Late(ALLOWED, timedelta(days=1, hours=23))
+    assert saga.run(claims, CLAIM, callbacks={approve: late}).state == "Processed"
+    too_late = saga.run(
+        claims, CLAIM, callbacks={approve: Late(ALLOWED, timedelta(days=2, hours=1))}
+    )
+    assert (too_late.state, too_late.reason) == ("Compensated", "timed-out")
+    assert len([call for call in saga.service("OFFICE_URL").calls if call.order_id == "O-3"]) == 1
 
 
 def test_the_address_of_a_callback_goes_to_the_service(saga: Kit) -> None:
@@ -264,7 +283,7 @@ def test_a_result_or_an_answer_of_another_type_fails_the_test(saga: Kit) -> None
 
 def test_a_socket_is_refused_with_what_to_do(saga: Kit) -> None:
     text = failure(saga, saga_of(wrong.opens_a_socket))
-    assert "connects to ('127.0.0.1', 9) by a socket of its own: a simulation has no" in text
+    assert "asks for the address of 127.0.0.1 by itself: a simulation has no network" in text
 
 
 def test_a_step_that_never_ends_fails_the_test(saga: Kit) -> None:
