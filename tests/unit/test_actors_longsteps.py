@@ -174,9 +174,7 @@ async def test_an_undo_may_take_its_time_too() -> None:
     assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo", "undo"]
 
 
-async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_times_out_like_any_other() -> (
-    None
-):
+async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_fails_when_none_comes() -> None:
     system = await dispatched(AwaitCallback(HOUR, "for Ann to approve"), {"ok": 1})
     await system.drain()
     assert requests_put_back(system) == []
@@ -184,9 +182,9 @@ async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_times_out_like
     assert (step.complete_by, step.note) == (START + HOUR, "for Ann to approve")
     assert step.call.called_until == START + ALLOWED  # its undo need not wait: no call is out
     await system.later(3601)
-    assert await system.sweep() == {"step reset": 1}
+    assert await system.sweep() == {"step failed, undo decided": 1}
     await system.drain()
-    assert system.state() == "Processed"
+    assert system.state() == "Compensated"
 
 
 async def test_a_look_that_comes_twice_makes_no_call_once_a_callback_is_awaited() -> None:
