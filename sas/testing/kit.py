@@ -17,6 +17,7 @@ from sas.codec import external
 from sas.codec.external import Notification
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
+from sas.domain.order import StepRecord, StepState, UndoStatus
 from sas.ports import HeldError
 from sas.saga import Saga, SagaStep, business_of
 from sas.saga.content import decoded, encoded
@@ -53,8 +54,9 @@ class PlayedOrder:
     operator) or *Rejected* (it does not fit its type, or the saga's check refused it). ``steps``
     has the state of each step by name. ``reason`` is the code of what went wrong, such as a
     service's code of a refusal or ``timed-out``, and ``message`` its sentence; both are empty if
-    nothing did. ``notifications`` are the kinds that its application got. ``story`` tells what
-    happened, a line for each event.
+    nothing did. ``notifications`` are the kinds that its application got. In *Error*, ``needs``
+    says what waits for the operator: a step or its undo, the code, and the sentence. ``story``
+    tells what happened, a line for each event.
     """
 
     order_id: str
@@ -63,6 +65,7 @@ class PlayedOrder:
     reason: str
     message: str
     notifications: Sequence[str]
+    needs: str = field(repr=False)
     story: str = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
 
@@ -289,9 +292,20 @@ def _order(played: Played, order_id: str) -> PlayedOrder:
         reason=errors[0].code if errors else "",
         message=errors[0].message if errors else "",
         notifications=[str(external.notice_of(event.type)) for event in events],
+        needs="; ".join(map(_need, filter(_is_in_error, steps))),
         story="\n".join(played.story),
         results=results,
     )
+
+
+def _is_in_error(step: StepRecord) -> bool:
+    return step.process_state is StepState.ERROR
+
+
+def _need(step: StepRecord) -> str:
+    verb = "the undo of step" if step.undo is UndoStatus.FAILED else "step"
+    code, message = (step.error.code, step.error.message) if step.error else ("", "")
+    return f"{verb} {step.name} failed ({code}): {message}"
 
 
 def _notifications(system: System, order_id: str) -> list[Notification]:

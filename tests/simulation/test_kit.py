@@ -146,6 +146,7 @@ def test_an_undo_that_is_refused_leaves_the_order_to_an_operator(saga: Kit) -> N
     order = saga.run(claims, CLAIM, callbacks=APPROVED)
     assert order.state == "Error"
     assert order.steps["reserve"] == "Error"
+    assert order.needs == "the undo of step reserve failed (settled): budget refused: settled (409)"
     assert len(saga.service("BUDGET_URL").effects) == 1
 
 
