@@ -51,7 +51,7 @@ def test_the_first_story_that_fails_is_printed_as_a_test_to_paste(
     words = ["sim", "--app", WRONG, "--seeds", "50", "--jobs", jobs, "--first", "3"]
     assert main(words) == 1
     text = capsys.readouterr().out
-    assert text.startswith("Story 3 fails:\norder O-1: step pay raised KeyError: 'b' in wrong_saga")
+    assert text.startswith("Story 3 fails:\norder O-1: step pay raised KeyError: 'b' in raises (")
     head, _, source = text.partition("This test shows it:\n\n")
     assert source.startswith("from sas.testing import Kit\nfrom tests.wrong_sagas import Ticket")
     names: dict[str, object] = {}
