@@ -20,8 +20,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/charges": {"number": "{id}"},
 }
 """What a POST to each path answers. {id} becomes a number of its own."""
-REFUSED = {"/charges": ("card", "declined", "no such card")}
-"""A POST whose body has this member with this value is refused, with this sentence."""
+REFUSED = {"/charges": ("card", "declined", "card-declined")}
+"""A POST whose body has this member with this value is refused, with this code."""
 
 
 class Services:
@@ -39,9 +39,10 @@ class Services:
         key, body = request.headers["Idempotency-Key"], await request.json()
         if key in self.undone:
             return web.json_response({"type": "undone", "detail": "it was undone"}, status=409)
-        member, value, sentence = REFUSED.get(request.path, ("", None, ""))
+        member, value, code = REFUSED.get(request.path, ("", None, ""))
         if member and body.get(member) == value:
-            return web.json_response({"type": str(value), "detail": sentence}, status=422)
+            detail = f"{member} is {value}"
+            return web.json_response({"type": code, "detail": detail}, status=422)
         text = json.dumps(ANSWERS[request.path]).replace("{id}", f"N-{len(self.effects) + 1}")
         effect = self.effects.setdefault(key, json.loads(text))
         self._keep()

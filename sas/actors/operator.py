@@ -68,7 +68,7 @@ class Operator:
             if refusal:
                 return None
             try:
-                self._check_skipped(order, command, rules)
+                self._check_result(order, command, rules)
                 accepted = self._encoded(order, command)
             except ValueError as error:
                 refusal = f"its input is not accepted: {error}"
@@ -117,13 +117,15 @@ class Operator:
         check_units("input, as it is stored,", encoded, EDITED_UNITS_MAX)
         return replace(command, input=encoded)
 
-    def _check_skipped(self, order: Order, command: Command, rules: Rules) -> None:
-        """Check the result of a step that is skipped: later steps get it.
+    def _check_result(self, order: Order, command: Command, rules: Rules) -> None:
+        """Check the result of a step that is skipped, or whose callback is given by hand.
 
         Raises:
             ValueError: it does not fit.
         """
-        if command.verb is not Verb.SKIP or order.direction is Direction.UNDO:
+        if order.direction is Direction.UNDO or command.fault is not None:
+            return
+        if command.verb not in {Verb.SKIP, Verb.CALLBACK}:
             return
         text = command.input
         try:
@@ -131,14 +133,17 @@ class Operator:
         except DecodingError as error:
             raise ValueError(str(error)) from None
         for step in order.steps:
-            if step.process_state is not StepState.ERROR or command.step not in {None, step.name}:
+            is_meant = step.process_state is StepState.ERROR
+            if command.verb is Verb.CALLBACK:
+                is_meant = step.awaits_callback
+            if not is_meant or command.step not in {None, step.name}:
                 continue
-            if text is None and not rules.dependents(step.number):
+            if text is None and command.verb is Verb.SKIP and not rules.dependents(step.number):
                 continue
             try:
                 self._business.check_result(order, step.name, text)
             except ValueError as error:
-                if text is not None:
+                if text is not None or command.verb is Verb.CALLBACK:
                     raise
                 needs_it = order.steps[rules.dependents(step.number)[0]].name
                 raise ValueError(

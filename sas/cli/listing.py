@@ -23,6 +23,7 @@ from sas.config import read_queues
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import Order, OrderState
 from sas.features.claim_check import ClaimCheck
+from sas.features.incidents import rules
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import QUERY_STATES, OrderQuery, is_failed
@@ -74,9 +75,14 @@ async def _list_loaded(store: StateStore, query: OrderQuery, *, as_json: bool) -
     condition = "in Error" if query.state == "error" else "under way"
     _list_end(f"{output.orders(count)} {condition}", finding.in_words(failures), count, query.limit)
     await _check_workflow(store, query, count)
-    if active := await health.incidents(store):
-        kinds = ", ".join(sorted({incident.kind.value for incident in active}))
-        output.say(f"incidents of the system: {kinds}; see `sas incidents`")
+    now = output.now()
+    incidents = await health.incidents(store)
+    active = [incident for incident in incidents if not rules.is_over(incident, now)]
+    if active:
+        active.sort(key=lambda incident: not incident.needs_you)
+        subject = "1 incident is" if len(active) == 1 else f"{len(active)} incidents are"
+        texts = "; ".join(incident.headline for incident in active)
+        output.say(output.one_line(f"{subject} active: {texts}: sas incidents"))
     return 0
 
 
@@ -162,7 +168,7 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
-    if open_steps := finding.doing(order):
+    if open_steps := finding.doing(order, output.now()):
         parts.append(open_steps)
     if order.undone_because:
         parts.append(f"(undone: {order.undone_because})")

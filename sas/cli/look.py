@@ -28,7 +28,7 @@ from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
 from sas.operate.finding import is_failed
 from sas.operate.letters import Submitted
-from sas.operate.why import MENDED, Fold, bug_of, change, folded, sent, spelled
+from sas.operate.why import MENDED, Fold, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
 
 SHOW = """\
@@ -197,10 +197,10 @@ def _while_under_way(order: Order, now: datetime) -> str:  # noqa: PLR0911  one 
         action = "undone" if step.direction is Direction.UNDO else "tried again"
         until = output.phrase("until", step.complete_by)
         return f"nothing to do: {step.name} rests {until}, then it is {action}."
-    if (bug := bug_of(step, now)) is not None:
+    if (bug := finding.bug_of(step, now)) is not None:
         return f"deploy a mended version of the agent of {step.name} ({bug.message}). {MENDED}"
     if step.awaits_callback:
-        return f"nothing to do: {finding.doing_of(step)}; {of_callback(order, step)}."
+        return f"nothing to do: {finding.doing_of(step, now)}; {of_callback(order, step)}."
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, to be done {by}."
     return f"nothing to do: {step.name} is ready; a scheduler claims it {by}."
@@ -255,7 +255,7 @@ def _below(step: StepRecord, now: datetime) -> list[str]:
     if error is not None and step.process_state not in ended_states:
         attempt = f"epoch {error.epoch}, attempt {error.attempt}, {time_of(error.at)}"
         again = f"; it is called again {output.phrase('by', error.again_by)}"
-        again = again if bug_of(step, now) else ""
+        again = again if finding.bug_of(step, now) else ""
         lines.append(f"last error ({attempt}): {error.kind}: {error.message}{again}")
     if step.resting:
         action = "undone" if step.direction is Direction.UNDO else "tried again"

@@ -104,8 +104,9 @@ class VersionStatus:
         if self.misfits:
             rest = len(self.misfits) - 1
             return (
-                f"{self.misfits[0]}{f' (and {rest:,} more)' if rest else ''}: its next step would "
-                "be held. Let the type take both, or give the new one a version of its own"
+                f"{self.misfits[0]}{f' (and {rest:,} more)' if rest else ''}: a step that "
+                "reads it would be held. Let the type take both, or give the new one a version of "
+                "its own"
             )
         return ""
 

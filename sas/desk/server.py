@@ -265,7 +265,7 @@ class Desk:
             fingerprint=fingerprint,
             step=step,
             key=key,
-            rows=[row_of(order) for order in possible],
+            rows=[row_of(order, self.office.now()) for order in possible],
             impossible=len(orders) - len(possible),
             limit=GROUP_ORDERS_MAX,
         )

@@ -6,8 +6,9 @@ orders, so few of them are loaded. How each kind of order is found:
 1. *In Error*: each has an index row. It is loaded once, for its steps and their errors, and again
    when its index row changes. It is also loaded again after ``FRESH_FOR_S``, because an
    acknowledgement changes no index row.
-2. *Under way*: each has a due row. It is loaded once, and again when its due rows change. Before it
-   is loaded the first time, a row shows it without details.
+2. *Under way*: each has a due row. It is loaded once, and again when its due rows change; while an
+   agent has a bug also after ``FRESH_FOR_S``, because its errors change no due row. Before it is
+   loaded the first time, a row shows it without details.
 3. *Finished*: each has an index row that tells all that a list shows, so none is loaded. The first
    look reads the last hour. Each further look reads an older part of the past too, until all is
    read. The index row of an order may become visible some time after it finished, so each look
@@ -34,6 +35,7 @@ from itertools import chain
 
 from sas.desk.rows import Block, Row, with_rows, without
 from sas.domain.change import StepDue
+from sas.domain.messages import AlertKind
 from sas.domain.order import Order, OrderState, StepState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker
@@ -48,7 +50,7 @@ LOOK_EVERY_S = 2.0
 LOADED_MAX = 1000
 """Most orders in Error that are loaded in one look, and most orders under way."""
 FRESH_FOR_S = 30.0
-"""An order in Error is loaded again after this time, in seconds."""
+"""A loaded order of which no row may tell a change is loaded again after this time, in seconds."""
 FINISHED_MAX = 200_000
 """Most finished orders in memory. The oldest are dropped."""
 READ_SIZE = 1000
@@ -146,11 +148,17 @@ class Watch:
         circuits = {
             agent: shared.value for agent, shared in (await breakers(self._store).all()).items()
         }
+        shared_incidents = await active_incidents(self._store).all()
         incidents = [
-            shared.value for shared in (await active_incidents(self._store).all()).values()
+            incident
+            for incident in (shared.value for shared in shared_incidents.values())
+            if incident is not None and not is_over(incident, now)
         ]
         in_error = Block(await self._read_in_error())
-        rows, oldest = await self._read_under_way({row.order_id for row in in_error})
+        has_bug = any(incident.kind is AlertKind.AGENT_FAILING for incident in incidents)
+        rows, oldest = await self._read_under_way(
+            {row.order_id for row in in_error}, FRESH_FOR_S if has_bug else float("inf")
+        )
         under_way = Block(rows)
         await self._read_finished(now)
         self._drop({row.order_id for row in chain(in_error, under_way)})  # 4. Taken up again.
@@ -169,11 +177,7 @@ class Watch:
                 failures=fingerprints.most_common(20),
                 oldest=oldest,
                 circuits=circuits,
-                incidents=[
-                    incident
-                    for incident in incidents
-                    if incident is not None and not is_over(incident, now)
-                ],
+                incidents=incidents,
                 whole=not self._past,
             )
         )
@@ -197,7 +201,9 @@ class Watch:
         # An order that was taken up again leaves Error a moment before its index row is removed.
         return [row for row in rows if row.state is OrderState.ERROR]
 
-    async def _read_under_way(self, in_error: set[str]) -> tuple[list[Row], StepDue | None]:
+    async def _read_under_way(
+        self, in_error: set[str], fresh_for_s: float
+    ) -> tuple[list[Row], StepDue | None]:
         """Return the orders under way, and the step of any order that has been due the longest."""
         # 2. Under way.
         due_rows: dict[str, set[object]] = {}
@@ -209,7 +215,8 @@ class Watch:
                 if isinstance(due, StepDue) and (oldest is None or due.at < oldest.at):
                     oldest = due
         loaded = await self._load(
-            {order_id: frozenset(dues) for order_id, dues in due_rows.items()}
+            {order_id: frozenset(dues) for order_id, dues in due_rows.items()},
+            fresh_for_s=fresh_for_s,
         )
         rows = [loaded.get(order_id, Row(order_id=order_id, state=None)) for order_id in due_rows]
         self._loaded = {
@@ -220,7 +227,7 @@ class Watch:
         return [row for row in rows if row is not None and not _is_stopped(row)], oldest
 
     async def _load(
-        self, revisions: Mapping[str, object], fresh_for_s: float = float("inf")
+        self, revisions: Mapping[str, object], fresh_for_s: float
     ) -> dict[str, Row | None]:
         """Load the orders whose revision is new, and return the rows of all that are loaded.
 
@@ -258,7 +265,7 @@ class Watch:
             except Exception as error:  # noqa: BLE001  rows that were changed by hand
                 log.warning("order %s cannot be read: %r", order_id, error)
                 return Row(order_id=order_id, state=None, why=f"it cannot be read: {error}")
-        return row_of(order) if order is not None else None
+        return row_of(order, self._now()) if order is not None else None
 
     async def _read_finished(self, now: datetime) -> None:
         """Read what finished since the last look, and one more part of the past."""
@@ -301,7 +308,7 @@ class Watch:
         return rows
 
 
-def row_of(order: Order) -> Row:
+def row_of(order: Order, now: datetime) -> Row:
     """Return a loaded order as a row of a list."""
     failed = [step for step in order.steps if finding.is_failed(step)]
     errors = "; ".join(step.error.message for step in failed if step.error)
@@ -314,7 +321,7 @@ def row_of(order: Order) -> Row:
         submitted_at=order.details.submitted_at,
         seq=order.seq,
         fingerprints=tuple(finding.fingerprints(order)),
-        why=errors or finding.doing(order),
+        why=errors or finding.doing(order, now),
         steps_done=sum(step.process_state in done for step in order.steps),
         steps=len(order.steps),
         acknowledged_by=order.acknowledged_by,

@@ -234,6 +234,10 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     doing = step.process_state is StepState.PROCESSING
     times = step.failure_count + 1
     counted = replace(step, failures=replace(step.failures, count=times))
+    if doing and step.awaits_callback:
+        # Whoever was asked had the whole time. Asked again, they would have it once more.
+        fault = Fault(FaultCode.TIMED_OUT, "no callback came within the time given for it")
+        return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())
     decision = _again(order, counted, rules, now)
     if decision is not None:
         return decision

@@ -23,7 +23,6 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import (
-    AttemptError,
     Direction,
     Order,
     OrderState,
@@ -32,9 +31,8 @@ from sas.domain.order import (
 )
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate.finding import is_failed, since, until_callback
+from sas.operate.finding import LATE_AFTER, bug_of, is_failed, since, until_callback
 
-_LATE_AFTER = timedelta(minutes=1)
 _WAITING = frozenset(
     {
         JournalWord.WAITING,
@@ -251,7 +249,8 @@ def _waits_for_you(
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     undoing = step.process_state is StepState.COMPENSATING
     operation = "undo" if undoing else "call"
-    if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
+    name = f"{'the undo of ' * undoing}{step.name}"
+    if step.complete_by is not None and step.complete_by + LATE_AFTER < now:
         return Waits(
             awaited=f"The supervisor, to look at {step.name}.",
             then="It is late.",
@@ -269,15 +268,20 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
             called_by=bug.again_by,
         )
     if step.awaits_callback:
-        name = f"{'the undo of ' * undoing}{step.name}"
         return Waits(
             awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
-            then="Without a callback until then, the supervisor resets the step.",
+            then="Without it, the undo is tried again."
+            if undoing
+            else "Without it, the step fails.",
         )
     if step.dispatched:
+        awaited = f"The agent of {step.name}: the {operation} is out, request {step.epoch}."
         then = "Without a reply until then, the supervisor resets the step."
+        if step.note:
+            awaited = f"{name} goes on: {step.note.rstrip('.')}; its agent asks again."
+            then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
-            awaited=f"The agent of {step.name}: the {operation} is out, request {step.epoch}.",
+            awaited=awaited,
             then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
@@ -310,15 +314,6 @@ def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
         then="No instance has it. With it, the order goes on by itself.",
         todo=f"Deploy {workflow} again as it was, beside the other versions.",
     )
-
-
-def bug_of(step: StepRecord, now: datetime) -> AttemptError | None:
-    """Return the bug of its agent that a step waits for; None if it does not wait for one."""
-    error = step.last_error
-    if not step.dispatched or error is None or error.again_by is None:
-        return None
-    is_new = error.epoch == step.epoch and now < error.again_by + _LATE_AFTER
-    return error if is_new else None
 
 
 def agents_of(

@@ -89,7 +89,7 @@ class StillRunning:
 class AwaitCallback:
     """Returned instead of a result: a callback ends the step ``within`` this time.
 
-    Without a callback the step times out like any other, and is called again with the same key.
+    Without a callback in that time a do fails for good. An undo times out, and is called again.
 
     Raises:
         ValueError: ``within`` is not above 0, or above ``TIME_ALLOWED_MAX``.

@@ -184,11 +184,12 @@ class SagaAgent:
         function = entry.action.back
         if function is None:
             return None
-        step = entry.place.step
-        result = None
-        if call.own_result is not None:
-            result = decoded(call.own_result, step.shape, f"the result of {step.name}")
-        arguments = [result][: len(function.parameters)]
+        arguments: list[Any] = []
+        if function.parameters:
+            step, result = entry.place.step, call.own_result
+            if result is not None:
+                result = decoded(result, step.shape, f"the result of {step.name}")
+            arguments = [result]
         try:
             await self._run(function, typed(call, function.order), *arguments)
         except LaterError as wait:

@@ -72,8 +72,8 @@ class Call(Generic[O_co]):
     def wait_for_callback(self, within: timedelta, note: str = "") -> NoReturn:
         """End this attempt. A callback ends the step ``within`` this time.
 
-        Its result must have the step's return type. Without a callback the step times out like any
-        other, and is called again with the same key. ``note`` tells people what it waits for.
+        Its result must have the step's return type. Without a callback in that time the step fails
+        for good: nobody is asked again. ``note`` tells people what it waits for.
 
         Raises:
             ValueError: ``within`` is not above 0, or is over 30 days.

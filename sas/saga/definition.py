@@ -40,20 +40,7 @@ F = TypeVar("F")
 
 
 class StepOptions(TypedDict, total=False):
-    """The options of ``Saga.step``.
-
-    ``name`` is the step's name in orders and messages: without it, that of the function, with
-    hyphens. ``agent`` is the name of its agent: without it, the name of the step. Steps that call
-    the same remote service share an agent. ``limit`` is how many calls of the agent may be in
-    flight, over all instances. ``inline`` says that its service answers within milliseconds, so
-    that it is called at once and not by a queue. These four belong to the function.
-
-    ``time_allowed`` is the time for the step with all its retries: a minute without it.
-    ``undo_time_allowed`` is the one for its undo: without it, the same. ``drain_time`` is for a
-    remote service that cannot refuse a do after its undo (``sas.domain.workflow.Undo``). After
-    ``failures_max`` timeouts the step is tried once more. ``backoff`` and ``extended_wait`` are
-    rests between timeouts.
-    """
+    """The options of ``Saga.step``, which says what they mean."""
 
     name: str
     agent: str
@@ -198,7 +185,8 @@ class StepDecorator(Generic[O, P]):
             twice = [name for name in _OF_FUNCTION if name in options]
             if twice:
                 raise WorkflowError(
-                    f"{function.do.where}: give {twice[0]} where the step is defined first"
+                    f"{function.do.where}: give {twice[0]} in its lowest decorator, because it "
+                    "belongs to the function"
                 )
             step: AnyStep = function
         else:
@@ -275,7 +263,12 @@ class Saga(Generic[O]):
     def service(self, setting: str, **options: Unpack[ServiceOptions]) -> HttpService:
         """Return a remote service whose address is in a setting. The app does not start without it.
 
-        Its options are those of ``HttpService``.
+        Args:
+            setting: the name of the setting: an environment variable.
+            name: what errors call the service. Default: the setting without ``_URL``.
+            attempt_seconds: the time for one attempt. Default: 30.
+            headers: an async function that returns the headers that sign in, before each attempt.
+            tls: an ``ssl.SSLContext``, for example with a client certificate.
         """
         service = HttpService(setting, **options)
         self.services.append(service)
@@ -350,9 +343,31 @@ class Saga(Generic[O]):
     def step(self, *, after: Any = (), **options: Unpack[StepOptions]) -> Any:
         """Make a function a step of this saga: a decorator.
 
-        ``after`` names the steps that must be done first, in the order of the function's
-        parameters. Without it the step begins at once, in parallel to others. The options are those
-        of ``StepOptions``.
+        Args:
+            after: the steps that must be done first, in the order of the function's parameters.
+                Without it the step begins at once, in parallel to others.
+            time_allowed: for the step with all its retries. Default: a minute. A step that goes on
+                later or waits for a callback gets more.
+            failures_max: after so many timeouts the step is tried once more, then it fails.
+                Default: 3.
+            backoff: a rest between timeouts: ``Backoff(first=timedelta(seconds=10))``. Default:
+                none.
+            extended_wait: long rests past ``failures_max``: ``ExtendedWait(timedelta(hours=1))``.
+                Default: none.
+            undo_time_allowed: for its undo. Default: ``time_allowed``.
+            drain_time: how long a call may still arrive at a service that cannot refuse a key after
+                its undo. The undo waits for that time. Default: the service can.
+            name: the step's name in orders and messages. Default: that of the function, with
+                hyphens.
+            agent: steps that call the same service share an agent: a queue, two functions, a
+                circuit breaker. Default: the step's name.
+            limit: how many calls of the agent may be in flight, over all instances. Default: any
+                number.
+            inline: its service answers within milliseconds, so it is called at once and not by a
+                queue. Default: False.
+
+        The last four belong to the function: a step of several sagas has them in its lowest
+        decorator. The others belong to each saga.
 
         Raises:
             WorkflowError: the function does not fit.
@@ -376,7 +391,8 @@ class Saga(Generic[O]):
         if do.order != self.order:
             raise WorkflowError(
                 f"{do.where}: its call is Call[{shown(do.order)}], and the orders of saga "
-                f"{self.name!r} are {shown(self.order)}"
+                f"{self.name!r} are {shown(self.order)}: sagas that share a step have one type of "
+                "orders"
             )
         earlier = [other.step for other in self.places]
         for step in place.after:

@@ -663,11 +663,15 @@ def isolated(seed: int) -> Iterator[None]:
         opened.close()
         raise NotSimulatedError(f"a function connects to {where} by a socket of its own")
 
+    def resolve(host: object, *_given: object, **_how: object) -> None:
+        raise NotSimulatedError(f"a function asks for the address of {host} by itself")
+
     with ExitStack() as patches:
         patches.callback(random.setstate, state)
         patches.enter_context(patch.object(os, "urandom", rng.randbytes))
         patches.enter_context(patch.object(socket.socket, "connect", refuse))
         patches.enter_context(patch.object(socket.socket, "connect_ex", refuse))
+        patches.enter_context(patch.object(socket, "getaddrinfo", resolve))
         patches.enter_context(patch.object(HttpService, "sign_in", no_headers))
         patches.enter_context(patch.object(HttpService, "address", address))
         patches.enter_context(patch.object(HttpService, "request", request))

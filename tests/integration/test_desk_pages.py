@@ -15,6 +15,8 @@ from yarl import URL
 
 from sas.codec.external import Rejection
 from sas.codec.payloads import decode_content, encode_content
+from sas.domain.change import Incident
+from sas.domain.messages import AlertKind
 from sas.domain.order import Fault
 from sas.domain.workflow import Workflow
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
@@ -35,6 +37,38 @@ async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() 
     assert "3 Error" in page
     assert "1 Processed" in page
     assert "4 started, 1 completed, 0 undone, 3 failed" in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs_you"), [(AlertKind.AGENT_FAILING, True), (AlertKind.BREAKER_OPEN, False)]
+)
+async def test_the_overview_counts_an_incident_that_needs_you(
+    kind: AlertKind, needs_you: bool
+) -> None:
+    system = kit(CARE)
+    await system.submit(order("10248", workflow="care"))
+    now = system.clock.now()
+    incident = Incident(
+        kind=kind, scope="agent a", text="Agent a <b> fails. Deploy.", since=now, until=now
+    )
+    await system.context.incidents.report(incident)
+    async with desk_of(system) as browser:
+        page = await browser.look("/")
+    assert ("1 incident needs you. Incident : agent a <b> fails." in page) is needs_you
+    assert ("Nothing needs you." in page) is not needs_you
+    assert ("No step is late." in page) is not needs_you
+
+
+async def test_the_overview_counts_orders_and_incidents_that_need_you() -> None:
+    system = await night()
+    now = system.clock.now()
+    for scope in ("agent a", "agent b"):
+        incident = Incident(
+            kind=AlertKind.AGENT_FAILING, scope=scope, text="It fails.", since=now, until=now
+        )
+        await system.context.incidents.report(incident)
+    async with desk_of(system) as browser:
+        assert "3 orders and 2 incidents need you." in await browser.look("/")
 
 
 async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:

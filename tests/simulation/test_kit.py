@@ -162,10 +162,13 @@ def test_a_service_that_no_function_calls_is_a_slip_of_the_pen(saga: Kit) -> Non
 def test_a_callback_refuses_or_comes_late(saga: Kit) -> None:
     refused = saga.run(claims, CLAIM, callbacks={approve: Refusal("no-budget", "too much")})
     assert (refused.reason, refused.message) == ("no-budget", "too much")
-    late = Late(ALLOWED, timedelta(days=2, hours=1))
-    order = saga.run(claims, CLAIM, callbacks={approve: late})
-    assert order.state == "Processed"
-    assert len([call for call in saga.service("OFFICE_URL").calls if call.order_id == "O-2"]) > 1
+    late = Late(ALLOWED, timedelta(days=1, hours=23))
+    assert saga.run(claims, CLAIM, callbacks={approve: late}).state == "Processed"
+    too_late = saga.run(
+        claims, CLAIM, callbacks={approve: Late(ALLOWED, timedelta(days=2, hours=1))}
+    )
+    assert (too_late.state, too_late.reason) == ("Compensated", "timed-out")
+    assert len([call for call in saga.service("OFFICE_URL").calls if call.order_id == "O-3"]) == 1
 
 
 def test_the_address_of_a_callback_goes_to_the_service(saga: Kit) -> None:
@@ -305,7 +308,7 @@ def test_a_result_or_an_answer_of_another_type_fails_the_test(saga: Kit) -> None
 
 def test_a_socket_is_refused_with_what_to_do(saga: Kit) -> None:
     text = failure(saga, saga_of(wrong.opens_a_socket))
-    assert "connects to ('127.0.0.1', 9) by a socket of its own: a simulation has no" in text
+    assert "asks for the address of 127.0.0.1 by itself: a simulation has no network" in text
 
 
 def test_a_step_that_never_ends_fails_the_test(saga: Kit) -> None:

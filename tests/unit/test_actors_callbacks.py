@@ -187,8 +187,22 @@ async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_sam
     assert len(system.requests("payment")) == 1
 
 
+async def test_without_a_callback_in_its_time_the_step_fails_and_nobody_is_asked_again() -> None:
+    system, _ = await awaiting(CARE)
+    await system.later(3601)
+    await system.sweep()
+    await system.drain()
+    assert [verb for verb, _ in system.agents["stock"].calls] == ["do"]
+    error = system.order().steps[0].error
+    assert error is not None
+    assert (error.code, error.message) == (
+        "timed-out",
+        "no callback came within the time given for it",
+    )
+
+
 async def test_it_counts_for_whichever_attempt_is_out() -> None:
-    system = kit()
+    system = kit(CARE)
     callbacks = IssuedCallbacks()
     await system.submit()
     system.agents["stock"].then(callbacks.awaits(timedelta(hours=2)), callbacks.awaits())
@@ -197,7 +211,8 @@ async def test_it_counts_for_whichever_attempt_is_out() -> None:
     assert step.complete_by == START + timedelta(hours=2)
     await system.later(2 * 3600 - 1)
     system.clock.set(system.clock.now() + timedelta(seconds=1.5))
-    assert await system.sweep() == {"step reset": 1}
+    assert await system.sweep() == {"step failed": 1}
+    await system.hand(command("resubmit", system.order().seq))
     await system.drain()
     assert system.order().steps[0].epoch == 2
     await system.hand(callback_message(callbacks[0]))  # the first attempt's, a little late

@@ -19,6 +19,7 @@ from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Wo
 from sas.engine.transition import ApplyResult
 from sas.ports import (
     AgentCall,
+    AwaitCallback,
     Message,
     RefusedError,
     StoreUnavailableError,
@@ -239,6 +240,22 @@ async def test_the_result_of_a_skipped_step_must_have_its_type() -> None:
     assert "step pay needs the result of reserve: give it with --input" in missing
     assert system.states() == ["Error", "Pending"]
     await tell(system, "skip", step="reserve", input='{"reserved":"by phone"}', id="w-3")
+    await system.drain()
+    assert system.state() == "Processed"
+
+
+async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step() -> None:
+    system = kit(HOLDING, results={"reserve": dict[str, str]})
+    system.agents["stock"].then(AwaitCallback(timedelta(hours=1)))
+    await system.submit()
+    await system.drain()
+    await tell(system, "callback", step="reserve", input='{"by":1}', id="w-1")
+    await tell(system, "callback", step="reserve", id="w-2")
+    first, missing = refusals(system)
+    assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in first
+    assert "its input is not accepted: Expected `object`, got `null`" in missing
+    assert system.states() == ["Processing", "Pending"]
+    await tell(system, "callback", step="reserve", input='{"by":"ann"}', id="w-3")
     await system.drain()
     assert system.state() == "Processed"
 

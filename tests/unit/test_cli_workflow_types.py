@@ -154,7 +154,7 @@ class Street(msgspec.Struct):
 RESULT = {"total": 3, "page": "7"}
 UNCHANGED = "claim version 1: 1 order in flight (o-1); unchanged\n"
 HELD = (
-    "claim version 1: 1 order in flight (o-1); order o-1: {}: its next step would be held. "
+    "claim version 1: 1 order in flight (o-1); order o-1: {}: a step that reads it would be held. "
     "Let the type take both, or give the new one a version of its own\n"
 )
 
@@ -199,7 +199,7 @@ async def test_as_json_each_misfit_is_named_and_as_text_the_first_one(
     [record] = map(json.loads, capsys.readouterr().out.splitlines())
     assert [text.partition(":")[0] for text in record["Misfits"]] == ["order o-1", "order o-2"]
     assert sas("check", claims(result_shape=Needy)) == 1
-    assert "`currency` (and 1 more): its next step would be held" in capsys.readouterr().out
+    assert "`currency` (and 1 more): a step that reads it would be held" in capsys.readouterr().out
 
 
 async def test_a_large_result_is_read_from_its_own_row(store: MemoryStore, sas: Sas) -> None:

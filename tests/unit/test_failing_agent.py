@@ -14,11 +14,12 @@ import pytest
 
 from sas.bounds import RESULT_BYTES_MAX
 from sas.cli import look
+from sas.desk import watch
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
-from sas.engine.failing_agent import explained
+from sas.engine.failing_agent import ALERT_FROM, explained
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
-from sas.operate import why
+from sas.operate import finding, why
 from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
@@ -402,6 +403,36 @@ async def test_why_and_show_name_the_error_its_line_the_next_call_and_what_ends_
     assert f"next: deploy a mended version of the agent of reserve ({BUG}). It is called" in page
 
 
+async def test_lists_say_that_a_step_waits_for_a_deploy_and_not_that_its_call_is_out() -> None:
+    system = await failing()
+    await passes(system, 60)
+    record = await system.context.load("O-1")
+    assert record is not None
+    text = f"reserve waits for a deploy: {BUG}"
+    assert finding.doing(record, system.clock.now()) == text
+    assert finding.doing(record, system.clock.now() + HOUR) == "reserve is out"
+
+
+async def test_the_desk_sees_a_bug_although_it_changes_no_due_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "FRESH_FOR_S", 0.0)
+    system = kit(CHAIN)
+    system.agents["stock"].then(*[reserve] * ALWAYS)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    watcher = watch.Watch(system.store, system.clock.now)
+    await watcher.look()
+    due_at = system.order().complete_by
+    assert [row.why for row in watcher.picture.under_way] == ["reserve is out"]
+    for _ in range(ALERT_FROM):
+        await system.later(3)
+        await system.drain()
+    assert system.order().complete_by == due_at
+    await watcher.look()
+    assert [row.why for row in watcher.picture.under_way] == [f"reserve waits for a deploy: {BUG}"]
+
+
 async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> None:
     system = await failing()
     await passes(system, 10)
@@ -411,7 +442,7 @@ async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> Non
     record = await system.context.load("O-1")
     assert record is not None
     waits = why.waits_for(record, system.clock.now())
-    assert waits.awaited == "The agent of reserve: the call is out, request 1."
+    assert waits.awaited == "reserve goes on: on the road; its agent asks again."
     assert not waits.todo
 
 

@@ -10,8 +10,8 @@ import pytest
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Resting
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate import why
-from sas.ports import AwaitCallback, Message, RefusedError, TransientError
+from sas.operate import finding, why
+from sas.ports import AwaitCallback, Message, RefusedError, StillRunning, TransientError
 from tests.unit import actors_kit, cli_kit
 from tests.unit.actors_kit import (
     CARE,
@@ -225,6 +225,34 @@ async def test_a_cancelled_order_waits_for_the_call_that_is_out_and_for_no_undo(
     waits = waits_of(system)
     assert waits.awaited == "The agent of reserve: the call is out, request 1."
     assert waits.then == "Then the step is undone."
+
+
+async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_without() -> None:
+    system = kit(CHAIN)
+    system.agents["stock"].then(StillRunning(timedelta(hours=1), "in progress."))
+    await system.submit()
+    await system.drain()
+    waits = waits_of(system)
+    assert waits.awaited == "reserve goes on: in progress; its agent asks again."
+    assert waits.then == "If its agent does not ask until then, the supervisor resets the step."
+    assert finding.doing(system.order(), system.clock.now()) == "reserve goes on: in progress"
+    system.bus.queues[QUEUES.agent("stock")].waiting.clear()  # its next look is lost
+    await system.later(3600 + actors_kit.ALLOWED.total_seconds() + 1)
+    await system.sweep()
+    await system.step(QUEUES.scheduler)
+    waits = waits_of(system)
+    assert waits.awaited == "The agent of reserve: the call is out, request 2."
+    assert finding.doing(system.order(), system.clock.now()) == "reserve is out"
+
+
+async def test_an_undo_that_goes_on_is_named() -> None:
+    system = kit(CHAIN)
+    system.agents["stock"].then({"ok": 1}, StillRunning(timedelta(hours=1), "on its way back"))
+    system.agents["payment"].then(RefusedError("card-declined", DECLINED))
+    await system.submit()
+    await system.drain()
+    awaited = "the undo of reserve goes on: on its way back; its agent asks again."
+    assert waits_of(system).awaited == awaited
 
 
 async def test_an_undo_that_awaits_a_callback_is_named() -> None:

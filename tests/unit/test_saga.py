@@ -266,7 +266,7 @@ MISTAKES: dict[Callable[[], None], str] = {
     ),
     a_name_that_is_none: r"workflow 'trip': step 'Fly' is not a name: use lower-case letters",
     an_option_of_the_function_at_the_second_place: (
-        r"fly \(.*\): give agent where the step is defined first"
+        r"fly \(.*\): give agent in its lowest decorator, because it belongs to the function"
     ),
     an_alternative_that_cannot_be_undone: r"ride \(.*\) has no undo, and the other agents have one",
     time_for_an_undo_that_is_not_there: r"fly \(.*\) has undo_time_allowed and no undo",

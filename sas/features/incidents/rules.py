@@ -26,6 +26,9 @@ OVER_AFTER = timedelta(minutes=5)
 and for one that failed.
 """
 ORDERS_NAMED_MAX = 5
+_END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE_DELAY}
+"""A service comes back, or a queue moves on. After the other kinds somebody must deploy or repair.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,17 @@ class ActiveIncident:
     last_alert_at: datetime | None = None
     workflow: str | None = None
     agent: str | None = None
+
+    @property
+    def needs_you(self) -> bool:
+        """Whether it ends only after somebody acts."""
+        return self.kind not in _END_BY_THEMSELVES
+
+    @property
+    def headline(self) -> str:
+        """The first sentence of its text, as a part of a sentence: without its full stop."""
+        first = self.text.partition(". ")[0].rstrip(".")
+        return first[:1].lower() + first[1:]
 
 
 def seen(active: ActiveIncident | None, sightings: Sightings, now: datetime) -> ActiveIncident:
