@@ -24,7 +24,7 @@ from sas.environment import settings_of
 from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from sas.testing.stories import Result, Stories
 
@@ -50,6 +50,8 @@ Exit code 0: nothing is wrong. 1: something is. 2: the app cannot be loaded.
 """
 EXAMPLES_MAX = 200
 """How many example orders are read at most."""
+NEEDS_MAX = 5
+"""How many reasons for the state Error are printed: the most frequent ones."""
 STATES = ("Processed", "Compensated", "Error", "Rejected")
 
 
@@ -132,6 +134,7 @@ def _play_many(app: App, stories: Stories, arguments: argparse.Namespace) -> int
     from sas.testing.run import jobs_here, played  # noqa: PLC0415
 
     ends: Counter[tuple[str, str]] = Counter()
+    needs: list[tuple[str, str]] = []
     count = 0
     progress = ProgressLine(lambda: f"{count:,} of {arguments.seeds:,} stories")
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -144,6 +147,7 @@ def _play_many(app: App, stories: Stories, arguments: argparse.Namespace) -> int
                 break
             count += 1
             ends.update(result.ends)
+            needs += result.needs
             progress()
     if failure is not None:
         return _tell_failure(stories, failure, arguments)
@@ -158,9 +162,26 @@ def _play_many(app: App, stories: Stories, arguments: argparse.Namespace) -> int
     table = [[name, *(f"{ends[name, state]:,}" for state in STATES)] for name in names]
     for line in output.table(["saga", *(state.lower() for state in STATES)], table):
         output.say(line)
+    for line in _reasons(needs):
+        output.say(output.row([line]))
     workflows = "workflow" if len(names) == 1 else "workflows"
     output.say(output.row([f"Nothing wrong with your {workflows} in {count:,} stories."]))
     return 0
+
+
+def _reasons(needs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield why orders are in Error, the most frequent first: a line for each step and code.
+
+    The sentence is that of the first order, because sentences may quote their orders.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    sentences: dict[tuple[str, str], str] = {}
+    for saga, need in needs:
+        reason = saga, need.partition(": ")[0]
+        counts[reason] += 1
+        sentences.setdefault(reason, need)
+    for (saga, need), orders in counts.most_common(NEEDS_MAX):
+        yield f"{saga}: {orders:,} in error: {sentences[saga, need]}"
 
 
 def _tell_failure(stories: Stories, result: Result, arguments: argparse.Namespace) -> int:

@@ -953,7 +953,8 @@ def _effects(
         if count and step.call.edited and contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{place} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and count and not _may_stay(step, rules):
-        about = f"the undo of step {step.name} leaves its effect in force"
+        effect = system.own_agents.left_by_undo(keys) if system.own_agents else ""
+        about = f"the undo of step {step.name} leaves its effect in force{effect}"
         yield Violation(10, f"order {order.order_id}: {about}", about)
 
 

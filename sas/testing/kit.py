@@ -6,6 +6,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin
@@ -17,11 +18,13 @@ from sas.codec import external
 from sas.codec.external import Notification
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
+from sas.domain.order import StepRecord, StepState, UndoStatus
 from sas.environment import settings_of
 from sas.ports import HeldError
 from sas.saga import Saga, SagaStep, business_of
 from sas.saga.content import decoded, encoded
 from sas.testing.own_agents import (
+    OURS,
     Late,
     Refusal,
     Script,
@@ -32,12 +35,15 @@ from sas.testing.plan import Away, Chance, Item, Kill, Plan, Press, Submit
 from sas.testing.platform import REPLIES_TO
 from sas.testing.play import Played, play
 from sas.testing.system import Project, System
+from sas.testing.violation import Violation
 
 O = TypeVar("O")  # noqa: E741  the order
 R = TypeVar("R")
 State: TypeAlias = Literal["Processed", "Compensated", "Error", "Rejected"]
 Callbacks: TypeAlias = Mapping[str, object] | Mapping[SagaStep[Any, ..., Any], object]
 INSTANCES = 2
+__tracebackhide__ = True
+"""pytest shows no line of this module where a test fails."""
 _NONE: Mapping[str, object] = {}
 
 
@@ -53,8 +59,9 @@ class PlayedOrder:
     operator) or *Rejected* (it does not fit its type, or the saga's check refused it). ``steps``
     has the state of each step by name. ``reason`` is the code of what went wrong, such as a
     service's code of a refusal or ``timed-out``, and ``message`` its sentence; both are empty if
-    nothing did. ``notifications`` are the kinds that its application got. ``story`` tells what
-    happened, a line for each event.
+    nothing did. ``notifications`` are the kinds that its application got. In *Error*, ``needs``
+    says what waits for the operator: a step or its undo, the code, and the sentence. ``story``
+    tells what happened, a line for each event.
     """
 
     order_id: str
@@ -63,6 +70,7 @@ class PlayedOrder:
     reason: str
     message: str
     notifications: Sequence[str]
+    needs: str = field(repr=False)
     story: str = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
 
@@ -82,9 +90,9 @@ class Kit:
     """Plays orders through the real engine. It is the fixture ``saga`` of the pytest plugin.
 
     The scheduler, the supervisor, the retries and the queues are the real ones, over a table and
-    queues in memory, in two instances. Time is virtual: two days take milliseconds. The functions
-    of the saga are the adopter's own. Their services are models (``service``). Settings come from
-    the environment, then from ``local.settings.json``. A service has no real address here::
+    queues in memory, in two instances. The functions of the saga are the adopter's own. Their
+    services are models (``service``). Settings come from the environment, then from
+    ``local.settings.json``. A service has no real address here::
 
         def test_a_refused_payment_leaves_nothing(saga: Kit) -> None:
             bank = saga.service("BANK_URL")
@@ -92,6 +100,9 @@ class Kit:
             order = saga.run(claims, claim, callbacks={"approve": Approval(allowed=Decimal(80))})
             assert order.state == "Compensated"
             assert not bank.effects
+
+    Time is virtual: two days take milliseconds. This is the time of the engine and of
+    ``asyncio.sleep`` only: ``datetime.now()`` and ``time.sleep`` are the machine's.
 
     In every run the rules of the pattern are checked: an effect happens once however often its call
     is repeated, an undone order leaves no effect, nothing is lost. If an assertion of the test
@@ -119,7 +130,10 @@ class Kit:
     # --- faults ---
 
     def away(self, setting: str, lasts: timedelta, *, at: timedelta = timedelta(0)) -> None:
-        """Take a service away: it does not answer for so long, from ``at`` on."""
+        """Take a service away: it does not answer for so long, from ``at`` on.
+
+        A day away takes some seconds if an order waits for it: the engine tries every half minute.
+        """
         self.service(setting)
         self._faults.append(Away(at.total_seconds(), lasts.total_seconds(), f"service {setting}"))
 
@@ -169,7 +183,6 @@ class Kit:
                 order with a member that does not fit is *Rejected*, as in production.
             LookupError: there is no such step or service.
         """
-        __tracebackhide__ = True
         (played,) = self.run_all(saga, [order], callbacks=callbacks, seed=seed)
         return played
 
@@ -177,7 +190,6 @@ class Kit:
         self, saga: Saga[O], orders: Sequence[O], *, callbacks: Callbacks = _NONE, seed: int = 0
     ) -> list[PlayedOrder]:
         """Play several orders at the same time. They are submitted a second apart. See ``run``."""
-        __tracebackhide__ = True
         contents = {}
         for order in orders:
             self._orders += 1
@@ -204,8 +216,7 @@ class Kit:
         played = play(project, Plan(seed, INSTANCES, tuple(items)), tell=True)
         self._stories += played.story
         if played.violations:
-            texts = dict.fromkeys(map(str, played.violations))
-            raise StoryError("\n".join(texts)) from _trimmed(played.error)
+            raise StoryError(_sentences(played.violations)) from _trimmed(played.error)
         return [_order(played, order_id) for order_id in contents]
 
     def _check_services(self, saga: Saga[Any]) -> None:
@@ -256,12 +267,29 @@ def _answers(saga: Saga[Any], callbacks: Callbacks) -> dict[str, object]:
     return answers
 
 
+def _sentences(violations: Sequence[Violation]) -> str:
+    """Return what is wrong. Mistakes of a function are told once each, and without what follows."""
+    mistakes: dict[str, str] = {}
+    for violation in violations:
+        if violation.about:
+            mistakes.setdefault(violation.about, violation.text)
+    return "\n".join(mistakes.values() or dict.fromkeys(map(str, violations)))
+
+
 def _trimmed(error: Exception | None) -> Exception | None:
-    """Return an error with a traceback that begins at the adopter's own code."""
-    trace: TracebackType | None = error.__traceback__ if error else None
-    while trace is not None and not is_adopters(trace.tb_frame.f_code.co_filename):
+    """Return an error with a traceback that begins at the adopter's own code, without ours."""
+    if error is None:
+        return None
+    traces: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if is_adopters(file) or (traces and not file.startswith(OURS)):
+            traces.append(trace)
         trace = trace.tb_next
-    return error.with_traceback(trace) if error and trace else error
+    for trace, next_trace in zip_longest(traces, traces[1:]):
+        trace.tb_next = next_trace
+    return error.with_traceback(traces[0] if traces else None)
 
 
 def _order(played: Played, order_id: str) -> PlayedOrder:
@@ -289,9 +317,20 @@ def _order(played: Played, order_id: str) -> PlayedOrder:
         reason=errors[0].code if errors else "",
         message=errors[0].message if errors else "",
         notifications=[str(external.notice_of(event.type)) for event in events],
+        needs="; ".join(map(_need, filter(_is_in_error, steps))),
         story="\n".join(played.story),
         results=results,
     )
+
+
+def _is_in_error(step: StepRecord) -> bool:
+    return step.process_state is StepState.ERROR
+
+
+def _need(step: StepRecord) -> str:
+    verb = "the undo of step" if step.undo is UndoStatus.FAILED else "step"
+    code, message = (step.error.code, step.error.message) if step.error else ("", "")
+    return f"{verb} {step.name} failed ({code}): {message}"
 
 
 def _notifications(system: System, order_id: str) -> list[Notification]:

@@ -35,12 +35,14 @@ from sas.ports import (
     Business,
     Callback,
     Clock,
+    HeldError,
     Later,
     RefusedError,
     TransientError,
     UnavailableError,
 )
 from sas.saga import Saga, business_of
+from sas.saga.definition import Action
 from sas.testing.plan import Faults
 from sas.testing.remote import Effects, ModelService, RemoteLedger, SendCallback
 from sas.testing.shapes import drawn_answer
@@ -57,7 +59,7 @@ _LOSES = (None, 500, 504)
 connection is cut."""
 CHECKS_MAX = 500
 """How often a step may ask to be called again later, before its story counts as endless."""
-_SAS = f"{Path(__file__).parents[1]}{os.sep}"
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 CALLBACK_KEY, CALLBACK_URL = "SAS_CALLBACK_KEY", "SAS_CALLBACK_URL"
 KEY_OF_CALLBACKS = "a-key-for-the-simulation-of-callbacks"
@@ -210,6 +212,20 @@ class _Attempt:
     def step(self) -> str:
         verb = "" if self.doing else "the undo of "
         return f"{verb}step {self.call.step}"
+
+    @property
+    def action(self) -> Action[Any, Any]:
+        """The functions of the step that its agent has."""
+        sagas = self.agent._agents.script.sagas  # noqa: SLF001
+        places = [place for saga in sagas for place in saga.places]
+        step = next(place.step for place in places if place.step.name == self.call.step)
+        return next(other for other in (step, *step.others) if other.agent == self.agent.name)
+
+    @property
+    def where(self) -> str:
+        """The name of its function, with file and line."""
+        function = self.action.do if self.doing else self.action.back
+        return function.where if function else "no function"
 
 
 _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
@@ -391,12 +407,14 @@ class OwnAgents:
         """Report an error that a function must not raise."""
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame for frame in frames if is_adopters(frame.filename)]
-        place = ""
+        place, code = attempt.where, ""
         if lines:
             line = lines[-1]
-            place = f" in {Path(line.filename).name}, line {line.lineno}: {line.line}"
-        cause = str(error) if isinstance(error, NotSimulatedError) else _shown(error)
-        about = f"{attempt.step} raised {cause}{place}"
+            place = f"{line.name} ({Path(line.filename).name}:{line.lineno})"
+            code = f": {line.line}"
+        about = f"{attempt.step} raised {_shown(error)} in {place}{code}"
+        if isinstance(error, HeldError | NotSimulatedError):
+            about = f"{attempt.step} fails in {place}: {error}"
         self._fail(attempt, about, error)
 
     def goes_on_later(self, attempt: _Attempt, later: Later) -> None:
@@ -415,6 +433,15 @@ class OwnAgents:
     def _fail(self, attempt: _Attempt, about: str, error: Exception | None) -> None:
         text = f"order {attempt.call.order_id}: {about}"
         self.failed(Violation(0, text, about), error)
+
+    def left_by_undo(self, keys: Sequence[str]) -> str:
+        """Return an effect that is in force for one of these keys, and the undo that left it."""
+        for service in self.script.services.values():
+            for effect in service._effects:  # noqa: SLF001
+                if effect.in_force and effect.attempt.call.key in keys:
+                    undo = replace(effect.attempt, doing=False).where
+                    return f": {effect.place} at {service.setting} is not taken back by {undo}"
+        return ""
 
     # --- the services ---
 
@@ -504,7 +531,7 @@ class OwnAgents:
     def _say(self, attempt: _Attempt, does: str, effects: Effects | None = None) -> None:
         if effects is not None:
             effects.done += 1
-        about = f"{attempt.step} {does}"
+        about = f"{attempt.step} {does}, in {attempt.where}"
         self.broken(Violation(7, f"order {attempt.call.order_id}: {about}", about))
 
     def _undo(
@@ -565,7 +592,7 @@ class OwnAgents:
 
 def is_adopters(file: str) -> bool:
     """Return whether a line of code is the adopter's own: not ours, and of no library."""
-    return not file.startswith((_SAS, "<", *_LIBRARIES))
+    return not file.startswith((OURS, "<", *_LIBRARIES))
 
 
 def _shown(error: Exception) -> str:

@@ -72,11 +72,15 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of a story: the saga and the state of each order; or what was wrong."""
+    """What became of a story: the saga and the state of each order; or what was wrong.
+
+    ``needs`` has the saga of each order in *Error*, and what waits for the operator.
+    """
 
     seed: int
     ends: Sequence[tuple[str, str]]
     text: Sequence[str]
+    needs: Sequence[tuple[str, str]] = ()
     error: str = ""
 
 
@@ -111,15 +115,17 @@ class Stories:
         kit = Kit(self.directory)
         for fault in story.faults:
             fault.add_to(kit)
-        error, ends = "", []
+        error, ends, needs = "", [], []
         try:
             orders = kit.run_all(
                 story.saga, story.orders, callbacks=story.callbacks, seed=story.seed
             )
             ends = [(story.saga.name, str(order.state)) for order in orders]
+            needs = [(story.saga.name, order.needs) for order in orders if order.state == "Error"]
         except StoryError as failure:
             error = str(failure)
-        return Result(seed=story.seed, ends=ends, text=kit.story.splitlines(), error=error)
+        text = kit.story.splitlines()
+        return Result(seed=story.seed, ends=ends, text=text, needs=needs, error=error)
 
     def test_of(self, story: Story) -> str:
         """Return a story as the source of a test."""

@@ -146,6 +146,7 @@ def test_an_undo_that_is_refused_leaves_the_order_to_an_operator(saga: Kit) -> N
     order = saga.run(claims, CLAIM, callbacks=APPROVED)
     assert order.state == "Error"
     assert order.steps["reserve"] == "Error"
+    assert order.needs == "the undo of step reserve failed (settled): budget refused: settled (409)"
     assert len(saga.service("BUDGET_URL").effects) == 1
 
 
@@ -246,7 +247,27 @@ def test_a_key_that_two_orders_share_fails_the_test(saga: Kit) -> None:
 def test_an_undo_that_leaves_its_effect_fails_the_test(saga: Kit) -> None:
     saga.service("STOCK_URL").answer("POST", "/confirmations", 422)
     text = failure(saga, saga_of(wrong.careful, undoes=False))
-    assert "the undo of step pay leaves its effect in force" in text
+    assert re.fullmatch(
+        r"order O-1: the undo of step pay leaves its effect in force: POST /charges at BANK_URL "
+        r"is not taken back by saga_of.<locals>.refund \(wrong_sagas.py:\d+\)",
+        text,
+    )
+
+
+def test_a_mistake_is_told_once_for_all_orders(saga: Kit) -> None:
+    saga.service("STOCK_URL").answer("POST", "/confirmations", 422)
+    text = failure(saga, saga_of(wrong.careful, undoes=False), orders=3)
+    assert text.count("leaves its effect") == 1
+    assert "\n" not in text
+
+
+def test_a_broken_rule_that_is_no_mistake_of_a_step_is_told_with_its_number(saga: Kit) -> None:
+    def check(_order: Ticket) -> None:
+        raise KeyError("b")
+
+    checked = saga_of(wrong.careful)
+    checked.check = check
+    assert failure(saga, checked) == "invariant 14: message m-O-1 is poison: KeyError: 'b'"
 
 
 def test_a_step_that_swallows_an_outage_fails_the_test(saga: Kit) -> None:
@@ -259,7 +280,7 @@ def test_an_error_ends_the_story_at_once_and_names_the_line_of_the_adopter(saga:
     with pytest.raises(StoryError) as caught:
         saga.run(saga_of(wrong.raises), TICKET)
     assert re.fullmatch(
-        r"order O-1: step pay raised KeyError: 'b' in wrong_sagas\.py, line \d+: "
+        r"order O-1: step pay raised KeyError: 'b' in raises \(wrong_sagas\.py:\d+\): "
         r'return \{"number": .*\}',
         str(caught.value),
     )
@@ -272,9 +293,13 @@ def test_an_error_ends_the_story_at_once_and_names_the_line_of_the_adopter(saga:
 
 def test_a_result_or_an_answer_of_another_type_fails_the_test(saga: Kit) -> None:
     text = failure(saga, saga_of(wrong.returns_another_type))
-    assert "step pay raised HeldError: what pay returned is no Charge: Expected `str`" in text
+    assert re.match(
+        r"order O-1: step pay fails in saga_of\.<locals>\.pay \(wrong_sagas\.py:\d+\): "
+        "what pay returned is no Charge: Expected `str`",
+        text,
+    )
     text = failure(saga, saga_of(wrong.returns_too_much))
-    assert "step pay raised HeldError: agent pay returned 1,048,589 bytes" in text
+    assert "): agent pay returned 1,048,589 bytes" in text
     saga.service("STOCK_URL").answer("POST", "/seats", body={"numbers": "S-1"})
     assert "the answer of stock to POST /seats does not fit Charge" in failure(
         saga, saga_of(wrong.careful)

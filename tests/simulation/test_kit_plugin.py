@@ -48,6 +48,37 @@ def test_a_test_that_passes_shows_no_story(pytester: pytest.Pytester) -> None:
     assert "story of the orders" not in result.stdout.str()
 
 
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ("claims, {}", "TypeError: the order is no Claim: *"),
+        ("claims, CLAIM, callbacks={'aprove': 1}", "LookupError: saga 'claim' has no step*"),
+        ("saga_of(raises), TICKET", "*StoryError: order O-1: step pay raised KeyError*"),
+        ("saga_of(returns_another_type), TICKET", "*StoryError: order O-1: step pay fails in *"),
+        ("saga_of(opens_a_socket), TICKET", "*StoryError: order O-1: step pay fails in opens_a_*"),
+    ],
+)
+def test_a_failure_shows_the_line_of_the_test_and_none_of_the_kit(
+    pytester: pytest.Pytester, run: str, text: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        from samples.claim.claim import Claim, claims
+        from tests.wrong_sagas import Ticket, opens_a_socket, raises, returns_another_type, saga_of
+
+        CLAIM, TICKET = Claim("ann", "r-17", 100), Ticket(3)
+
+        def test_it(saga):
+            saga.run({run})
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "sas.testing.plugin")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f">       saga.run({run})", f"E       {text}"])
+    for line in ("*sas/testing/*.py:*", "*sas/saga/*.py:*", "*sas/engine/*.py:*"):
+        result.stdout.no_fnmatch_line(line)
+
+
 def test_a_project_that_does_not_use_it_loads_nothing_of_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -51,7 +51,7 @@ def test_the_first_story_that_fails_is_printed_as_a_test_to_paste(
     words = ["sim", "--app", WRONG, "--seeds", "50", "--jobs", jobs, "--first", "3"]
     assert main(words) == 1
     text = capsys.readouterr().out
-    assert text.startswith("Story 3 fails:\norder O-1: step pay raised KeyError: 'b' in wrong_saga")
+    assert text.startswith("Story 3 fails:\norder O-1: step pay raised KeyError: 'b' in raises (")
     head, _, source = text.partition("This test shows it:\n\n")
     assert source.startswith("from sas.testing import Kit\nfrom tests.wrong_sagas import Ticket")
     names: dict[str, object] = {}
@@ -166,3 +166,37 @@ def test_what_cannot_be_played_is_one_clear_sentence(
     error = capsys.readouterr().err
     assert sentence in error
     assert "Traceback" not in error
+
+
+def test_the_reasons_of_orders_in_error_follow_the_table_the_most_frequent_first(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (module,) = project.glob("*.py")
+    module.write_text(
+        """\
+from sas import Call, OnFailure, RefusedError, Saga
+from msgspec import Struct
+
+class Ticket(Struct):
+    amount: int
+
+tickets = Saga("ticket", Ticket, on_failure=OnFailure.HOLD)
+
+@tickets.step()
+def seat(call: Call[Ticket]) -> str:
+    code = "closed" if call.order.amount % 4 == 0 else "sold-out"
+    raise RefusedError(code, f"no seat for {call.order.amount}")
+"""
+    )
+    assert main(["sim", "--seeds", "20", "--jobs", "1"]) == 0
+    *_, first, second, verdict = capsys.readouterr().out.splitlines()
+    many = re.fullmatch(
+        r"ticket: (\d+) in error: step seat failed \(sold-out\): no seat for -?\d+", first
+    )
+    few = re.fullmatch(
+        r"ticket: (\d+) in error: step seat failed \(closed\): no seat for -?\d+", second
+    )
+    assert many
+    assert few
+    assert int(many[1]) > int(few[1])
+    assert verdict == "Nothing wrong with your workflow in 20 stories."
