@@ -780,8 +780,8 @@ def of_orders(system: System) -> Iterator[Violation]:
                 yield Violation(12, f"order {order_id} got no notification that it is rejected")
             continue
         if stored is None or stored.order.process_state not in AT_REST:
-            state = "gone" if stored is None else stored.order.process_state.value
-            yield Violation(12, f"order {order_id} never ended: {state}")
+            about = f"it never ended: {_open_step(stored.order) if stored else 'it is gone'}"
+            yield Violation(12, f"order {order_id}: {about}", about)
             continue
         yield from _of_order(
             system,
@@ -790,6 +790,16 @@ def of_orders(system: System) -> Iterator[Violation]:
             notified_ids=notified[order_id],
             alerted=alerted,
         )
+
+
+def _open_step(order: Order) -> str:
+    """Return what an order that has not ended still waits for, in words."""
+    step = next((step for step in order.steps if step.complete_by is not None), None)
+    if step is None:
+        return f"it is {order.process_state.value}, and no step is open"
+    error = step.last_error
+    why = f". Its last error is {error.kind}: {error.message}" if error else ""
+    return f"step {step.name} is still {step.process_state.value}{why}"
 
 
 def _unread(system: System) -> Iterator[Violation]:
