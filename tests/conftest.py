@@ -15,7 +15,6 @@ from tests.ports import free_port
 WAITING = ("e2e", "orders", "integration")
 """The layers whose tests wait for processes and locks most of their time; the others compute."""
 LONG_FILES = (
-    "test_your_own_tests.py",
     "test_new_project.py",
     "test_kills.py",
     "test_kill_9.py",

@@ -111,7 +111,7 @@ def repository(tmp_path: Path) -> Place:
     return Place(
         folder=project_in(tmp_path),
         words=words,
-        options=["--reply-queue", "responses-web-shop"],
+        options=["--workflow", "order", "--reply-queue", "responses-web-shop"],
         order=order,
         effects=effects,
         steps=3,
