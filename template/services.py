@@ -65,6 +65,7 @@ class Services:
         app.add_routes([web.get("/", self.show)])
         for path in ANSWERS:
             app.add_routes([web.post(path, self.post), web.delete(path, self.delete)])
+            app.add_routes([web.delete(path + "/{name}", self.delete)])
         return app
 
     def _keep(self) -> None:

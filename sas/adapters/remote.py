@@ -56,9 +56,8 @@ R = TypeVar("R")
 class Keyed(Protocol):
     """A call with an idempotency key."""
 
-    @property
-    def key(self) -> str:
-        """The value of the header ``Idempotency-Key``."""
+    def key_for(self, method: str) -> str:
+        """Return the value of the header ``Idempotency-Key`` of a request."""
 
 
 class ServiceOptions(TypedDict, total=False):
@@ -148,7 +147,8 @@ class HttpService:
         """Make one attempt, and return the answer's JSON as ``shape``.
 
         Args:
-            call: the call of the step. Its key is the header ``Idempotency-Key``.
+            call: the call of the step. Its key is the header ``Idempotency-Key``. A request of an
+                undo that is no DELETE is an effect of its own, so it has a key of its own.
             method: the HTTP method.
             path: the path below the base address.
             body: the JSON body: a struct, a dataclass or plain data. None sends no body.
@@ -160,7 +160,7 @@ class HttpService:
             HeldError: the answer does not fit ``shape``. The step waits, and people are told why.
         """
         content = None if body is None else msgspec.to_builtins(body)
-        answer = await self.call(method, path, key=call.key, body=content)
+        answer = await self.call(method, path, key=call.key_for(method), body=content)
         if shape is None:
             return None
         try:

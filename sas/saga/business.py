@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +48,7 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
             for action in (place.step, *place.step.others):
                 agent = agents.setdefault(action.agent, SagaAgent(name=action.agent))
                 agent.add(saga, place, action)
-    services = [service for saga in all_sagas for service in saga.services]
+    services = _services_of(all_sagas)
     for agent in agents.values():
         agent.services = services
     return Business(
@@ -78,16 +79,33 @@ def check_settings(sagas: Iterable[Saga[Any]]) -> None:
         SettingError: the address of a service is missing, or a step asks for a callback and a
             setting of callbacks is missing.
     """
-    for saga in sagas:
-        for service in saga.services:
-            try:
-                service.address()
-            except LookupError as error:
-                raise SettingError(str(error)) from None
-        for place in saga.places:
-            for action in (place.step, *place.step.others):
-                for function in filter(None, (action.do, action.back)):
-                    _check_callbacks(function)
+    all_sagas = tuple(sagas)
+    for service in _services_of(all_sagas):
+        try:
+            service.address()
+        except LookupError as error:
+            raise SettingError(str(error)) from None
+    for function in _functions_of(all_sagas):
+        _check_callbacks(function)
+
+
+def _functions_of(sagas: Iterable[Saga[Any]]) -> list[Function]:
+    return [
+        function
+        for saga in sagas
+        for place in saga.places
+        for action in (place.step, *place.step.others)
+        for function in (action.do, action.back)
+        if function is not None
+    ]
+
+
+def _services_of(sagas: Sequence[Saga[Any]]) -> list[HttpService]:
+    """Return the services of sagas, and those that a step names which it shares with others."""
+    services = [service for saga in sagas for service in saga.services]
+    for function in _functions_of(sagas):
+        services += function.named(HttpService)
+    return list(dict.fromkeys(services))
 
 
 def _check_callbacks(function: Function) -> None:
@@ -113,13 +131,28 @@ def _check_of(saga: Saga[Any]) -> Callable[[bytes], object]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """What an agent does for a step of a saga. ``before`` are the steps whose results it gets."""
+
     place: StepPlace
     action: Action[Any, Any]
+    before: frozenset[str]
 
-    def is_same(self, other: _Entry) -> bool:
-        """Return whether a request need not say for which of the two it is."""
-        before = [step.name for step in self.place.after]
-        return self.action is other.action and before == [step.name for step in other.place.after]
+    def fits(self, call: AgentCall) -> bool:
+        """Return whether a request is for this one, by the results that it brings."""
+        return self.before == call.results.keys()
+
+
+class EscapedError(Exception):
+    """What is no ordinary error left a function: a mistake in it, like any other."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__} left the function: {error}")
+        self.__traceback__ = error.__traceback__
+
+
+def _first(group: BaseExceptionGroup[LaterError]) -> LaterError:
+    error = group.exceptions[0]
+    return error if isinstance(error, LaterError) else _first(error)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -130,7 +163,8 @@ class SagaAgent:
     limit: int = 0
     inline: bool = False
     services: Sequence[HttpService] = ()
-    _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
+    _entries: dict[tuple[str, str], list[_Entry]] = field(default_factory=dict)
+    """By saga and step. Versions that share a step may have other steps before it."""
 
     def add(self, saga: Saga[Any], place: StepPlace, action: Action[Any, Any]) -> None:
         """Add what this agent does for a step.
@@ -139,14 +173,24 @@ class SagaAgent:
             WorkflowError: another version of the saga has another function for it, two steps
                 contradict each other about the agent, or a limit is out of bounds.
         """
-        entry = _Entry(place, action)
-        first_entry = self._entries.setdefault((saga.name, place.step.name), entry)
-        if not entry.is_same(first_entry):
+        before = frozenset(step.name for step in saga.before(place))
+        entry = _Entry(place, action, before)
+        entries = self._entries.setdefault((saga.name, place.step.name), [])
+        if any(other.action is not action for other in entries):
             raise WorkflowError(
-                f"{action.do.where}: another version of saga {saga.name!r} has a step "
-                f"{place.step.name} of agent {self.name} with another function or other "
-                f'predecessors: give the new one agent="{self.name}-2"'
+                f"{action.do.where}: another version of saga {saga.name!r} has another function "
+                f"for the step {place.step.name} of agent {self.name}: give the new function "
+                f'agent="{self.name}-2"'
             )
+        after = [step.name for step in place.after]
+        for other in entries:
+            if other.before == before and [step.name for step in other.place.after] != after:
+                raise WorkflowError(
+                    f"{action.do.where}: another version of saga {saga.name!r} has the same steps "
+                    "before it, and others in `after`: write the new one as a function of its own, "
+                    f'with agent="{self.name}-2"'
+                )
+        entries.append(entry)
         if not isinstance(action.limit, int) or not 0 <= action.limit <= LIMIT_MAX:
             raise WorkflowError(
                 f"{action.do.where}: limit={action.limit!r}: give a whole number from 1 to "
@@ -163,7 +207,7 @@ class SagaAgent:
 
     def function(self, workflow: str, step: str) -> Function:
         """Return the function of a step."""
-        return self._entries[workflow, step].action.do
+        return self._entries[workflow, step][0].action.do
 
     async def do(self, call: AgentCall) -> Any:
         """Run the function of a step; see ``sas.ports.Agent``."""
@@ -191,7 +235,7 @@ class SagaAgent:
                 result = decoded(result, step.shape, f"the result of {step.name}")
             arguments = [result]
         try:
-            await self._run(function, typed(call, function.order), *arguments)
+            await self._run(function, typed(call, function.order, undoing=True), *arguments)
         except LaterError as wait:
             return wait.later
         return None
@@ -204,15 +248,36 @@ class SagaAgent:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, call: AgentCall) -> _Entry:
-        return self._entries[call.workflow, call.step]
+        entries = self._entries[call.workflow, call.step]
+        return next((entry for entry in entries if entry.fits(call)), entries[-1])
 
     async def _run(self, function: Function, *arguments: object) -> Any:
-        """Run a function; one that is not ``async def`` in a thread, which cannot be stopped."""
-        if function.is_async:
-            return await function.run(*arguments)
-        context = contextvars.copy_context()  # carries the current trace into the thread
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, context.run, function.run, *arguments)
+        """Run a function; one that is not ``async def`` in a thread, which cannot be stopped.
+
+        Raises:
+            LaterError: the step has not ended yet.
+            EscapedError: a cancellation or an exit left the function, which would end our own task.
+        """
+        try:
+            if function.is_async:
+                return await function.run(*arguments)
+            context = contextvars.copy_context()  # carries the current trace into the thread
+            loop = asyncio.get_running_loop()
+            work = partial(context.run, function.run, *arguments)
+            result: Any = await loop.run_in_executor(self._threads, work)
+            return await result if inspect.isawaitable(result) else result
+        except BaseExceptionGroup as group:
+            later, others = group.split(LaterError)
+            if later is not None and others is None:
+                raise _first(later) from None
+            raise EscapedError(group) from group
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise EscapedError(error) from error
+        except SystemExit as error:
+            raise EscapedError(error) from error
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

@@ -30,7 +30,8 @@ class Call(Generic[O_co]):
     """One attempt at a step, or at its undo.
 
     ``order`` is the order's content. ``key`` is the idempotency key: the same for the step, its
-    undo and every retry. ``complete_by`` is when the system stops waiting for this attempt.
+    undo and every retry. ``undoing`` says whether this is the undo. ``complete_by`` is when the
+    system stops waiting for this attempt.
     """
 
     order_id: str
@@ -41,6 +42,16 @@ class Call(Generic[O_co]):
     order: O_co = field(repr=False)
     results: Mapping[str, Any] = field(repr=False)
     callbacks: Callable[[timedelta], str] = field(repr=False, compare=False)
+    undoing: bool = False
+    _asked: list[timedelta] = field(default_factory=list, repr=False, compare=False)
+
+    def key_for(self, method: str) -> str:
+        """Return the key of a request to a service.
+
+        A DELETE of an undo has the key of the step: it takes back what has that key. Another
+        request of an undo, such as a POST of a refund, is an effect of its own.
+        """
+        return f"{self.key}/undo" if self.undoing and method != "DELETE" else self.key
 
     def result(self, step: Kept[R]) -> R:
         """Return the result of a step that comes before this one, directly or through others.
@@ -67,7 +78,9 @@ class Call(Generic[O_co]):
             CallbacksOffError: SAS_CALLBACK_KEY or SAS_CALLBACK_URL is not set.
             ValueError: ``within`` is not above 0, or is over 30 days.
         """
-        return self.callbacks(within)
+        url = self.callbacks(within)
+        self._asked.append(within)
+        return url
 
     def wait_for_callback(self, within: timedelta, note: str = "") -> NoReturn:
         """End this attempt. A callback ends the step ``within`` this time.
@@ -78,6 +91,11 @@ class Call(Generic[O_co]):
         Raises:
             ValueError: ``within`` is not above 0, or is over 30 days.
         """
+        if within not in self._asked:
+            raise HeldError(
+                f"step {self.step} waits {within} for a callback, and made no address for that "
+                "time: call.callback(within) first"
+            )
         raise LaterError(AwaitCallback(within, note))
 
     def later(self, check_after: timedelta, note: str = "") -> NoReturn:
@@ -91,7 +109,7 @@ class Call(Generic[O_co]):
         raise LaterError(StillRunning(check_after, note))
 
 
-def typed(plain: AgentCall, shape: Any) -> Call[Any]:
+def typed(plain: AgentCall, shape: Any, *, undoing: bool = False) -> Call[Any]:
     """Return the call that a function gets; its order is converted to ``shape``.
 
     Raises:
@@ -113,6 +131,7 @@ def typed(plain: AgentCall, shape: Any) -> Call[Any]:
         order=decoded(plain.order, shape, "the order"),
         results=plain.results,
         callbacks=callback,
+        undoing=undoing,
     )
 
 

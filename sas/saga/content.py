@@ -23,6 +23,16 @@ class Kept(Generic[R_co]):
         raise NotImplementedError
 
 
+def no_object(shape: Any) -> str:
+    """Return why values of a type are no JSON objects; an empty text if they are."""
+    schema = msgspec.json.schema(shape)
+    if "$ref" in schema:
+        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    choices = schema.get("anyOf", [schema])
+    is_object = all("$ref" in choice or choice.get("type") == "object" for choice in choices)
+    return "" if is_object else "an order is a JSON object"
+
+
 def decoded(value: object, shape: Any, what: str) -> Any:
     """Return a JSON value in its type.
 

@@ -14,6 +14,7 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    TypeAlias,
     TypedDict,
     TypeVar,
     Unpack,
@@ -25,7 +26,7 @@ from sas.adapters.remote import HttpService, ServiceOptions
 from sas.domain import workflow as domain
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
 from sas.saga.call import Call
-from sas.saga.content import Kept, no_json, shown
+from sas.saga.content import Kept, no_json, no_object, shown
 from sas.saga.functions import Function, fits, function_of
 
 O = TypeVar("O")  # noqa: E741  the order
@@ -56,6 +57,10 @@ class StepOptions(TypedDict, total=False):
 
 _OF_FUNCTION = ("name", "agent", "limit", "inline")
 """The options that belong to a step's function, and not to its place in a saga."""
+_KINDS: Sequence[tuple[str, type, str]] = (
+    ("limit", int, "a whole number"),
+    ("inline", bool, "True or False"),
+)
 _OF_UNDO = ("undo_time_allowed", "drain_time")
 
 
@@ -147,6 +152,9 @@ class SagaStep(Action[O, R], Kept[R], Generic[O, P, R]):
 
 
 AnyStep = SagaStep[Any, ..., Any]
+_S: TypeAlias = SagaStep[O, ..., Any]
+Many: TypeAlias = tuple[_S[O], _S[O], _S[O], _S[O], _S[O], _S[O], _S[O], *tuple[_S[O], ...]]
+"""Seven steps or more. A checker compares the results of up to six; the import all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +199,10 @@ class StepDecorator(Generic[O, P]):
             step: AnyStep = function
         else:
             do = function_of(function)
+            for option, kind, words in _KINDS:
+                value = options.get(option, kind())
+                if type(value) is not kind:
+                    raise WorkflowError(f"{do.where}: {option}={value!r}: give {words}")
             unknown = sorted({*options} - {*StepOptions.__annotations__})
             if unknown:
                 raise WorkflowError(
@@ -240,7 +252,7 @@ class Saga(Generic[O]):
         pickup: timedelta = timedelta(seconds=30),
         alert_after: timedelta = timedelta(minutes=10),
     ) -> None:
-        problem = no_json(order)
+        problem = no_json(order) or no_object(order)
         if problem:
             raise WorkflowError(
                 f"saga {name!r}: its orders cannot be read as {shown(order)} ({problem}): give a "
@@ -337,9 +349,7 @@ class Saga(Generic[O]):
         **options: Unpack[StepOptions],
     ) -> StepDecorator[O, [A, B, C, D, E, F]]: ...
     @overload
-    def step(
-        self, *, after: Sequence[SagaStep[O, ..., Any]], **options: Unpack[StepOptions]
-    ) -> StepDecorator[O, ...]: ...
+    def step(self, *, after: Many[O], **options: Unpack[StepOptions]) -> StepDecorator[O, ...]: ...
     def step(self, *, after: Any = (), **options: Unpack[StepOptions]) -> Any:
         """Make a function a step of this saga: a decorator.
 
@@ -421,14 +431,54 @@ class Saga(Generic[O]):
                     f"the result of {step.name} is {shown(step.shape)}"
                 )
         self.places.append(place)
+        self._check_options(place)
 
-    def _before(self, place: StepPlace) -> list[AnyStep]:
-        """Return the steps that come before those in ``after``, directly or through others."""
-        before: list[AnyStep] = []
+    def _check_options(self, place: StepPlace) -> None:
+        """Refuse a name, a time or a number that is out of bounds, with the function's name."""
+        options = {name: value for name, value in place.options.items() if name not in _OF_FUNCTION}
+        undo_rules = {name: options.pop(name) for name in _OF_UNDO if name in options}
+        if "undo_time_allowed" in undo_rules:
+            undo_rules["time_allowed"] = undo_rules.pop("undo_time_allowed")
+        try:
+            undo = domain.Undo(**cast("Any", undo_rules)) if undo_rules else None
+            data = domain.Step(
+                place.step.name, agent=place.step.agent, undo=undo, **cast("Any", options)
+            )
+            domain.Workflow(self.name, version=self.version, steps=(data,), **self._rest)
+        except WorkflowError as error:
+            self.places.remove(place)
+            raise WorkflowError(f"{place.step.do.where}: {error}") from None
+
+    def before(self, place: StepPlace) -> list[AnyStep]:
+        """Return the steps that come before a step, directly or through others."""
+        before = list(place.after)
         for other in reversed(self.places[: self.places.index(place)]):
-            if other.step in (*place.after, *before):
-                before += other.after
+            if other.step in before:
+                before += [step for step in other.after if step not in before]
         return before
+
+    def _needed(self, place: StepPlace) -> list[AnyStep]:
+        """Return the steps in ``after``, without those that another one of them waits for."""
+        places = {other.step.name: other for other in self.places}
+        return [
+            step
+            for step in place.after
+            if not any(step in self.before(places[other.name]) for other in place.after)
+        ]
+
+    def _check_named(self, place: StepPlace) -> None:
+        """Refuse a function that asks for the result of a step that does not come before it."""
+        before = self.before(place)
+        steps = [other.step for other in self.places]
+        for function in (place.step.do, place.step.back):
+            if function is None or not function.mentions("result"):
+                continue
+            for step in function.named(SagaStep):
+                if step in steps and step not in (*before, place.step):
+                    raise WorkflowError(
+                        f"{function.where} asks for the result of {step.name}, which does not come "
+                        f"before {place.step.name}: name it in `after`"
+                    )
 
     @property
     def workflow(self) -> domain.Workflow:
@@ -437,14 +487,14 @@ class Saga(Generic[O]):
         Raises:
             WorkflowError: a name, a time or a number is out of bounds.
         """
-        steps = tuple(_as_data(place, self._before(place)) for place in self.places)
+        for place in self.places:
+            self._check_named(place)
+        steps = tuple(_as_data(place, self._needed(place)) for place in self.places)
         return domain.Workflow(self.name, version=self.version, steps=steps, **self._rest)
 
 
-def _as_data(place: StepPlace, before: Sequence[AnyStep]) -> domain.Step:
-    """Return a step as data. It does not name what a step in ``after`` waits for anyway."""
+def _as_data(place: StepPlace, needed: Sequence[AnyStep]) -> domain.Step:
     step, options = place.step, place.options
-    needed = [earlier for earlier in place.after if earlier not in before]
     rules = {
         name: value for name, value in options.items() if name not in (*_OF_FUNCTION, *_OF_UNDO)
     }

@@ -10,11 +10,23 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from sas.domain.workflow import WorkflowError
 from sas.saga.call import Call
 from sas.saga.content import no_json, shown
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +61,30 @@ class Function:
         return where(self.run)
 
     def mentions(self, *names: str) -> bool:
-        """Return whether its code uses one of these names."""
-        return not {*names}.isdisjoint(self.run.__code__.co_names)
+        """Return whether its code, or a function of its module that it calls, uses these names."""
+        return any(not {*names}.isdisjoint(code.co_names) for code in self._codes())
+
+    def named(self, kind: type[T]) -> list[T]:
+        """Return the objects of a kind that its code names, or a function that it calls."""
+        members = self.run.__globals__
+        names = dict.fromkeys(name for code in self._codes() for name in code.co_names)
+        return [members[name] for name in names if isinstance(members.get(name), kind)]
+
+    def _codes(self) -> list[types.CodeType]:
+        """Return its code, that inside it, and that of the functions of its module it names."""
+        codes: list[types.CodeType] = []
+        waiting = [self.run.__code__]
+        while waiting:
+            code = waiting.pop()
+            if code in codes:
+                continue
+            codes.append(code)
+            waiting += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+            for name in code.co_names:
+                helper = self.run.__globals__.get(name)
+                if inspect.isfunction(helper) and helper.__module__ == self.run.__module__:
+                    waiting.append(helper.__code__)
+        return codes
 
 
 def function_of(run: Callable[..., Any], *, is_undo: bool = False) -> Function:
@@ -95,24 +129,44 @@ def where(run: Callable[..., Any]) -> str:
     return f"{run.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-def fits(parameter_type: Any, value_type: Any) -> bool:
-    """Return whether a parameter of a type takes such a value."""
-    if parameter_type is Any or parameter_type == value_type:
+def fits(parameter_type: Any, value_type: Any) -> bool:  # noqa: PLR0911  one for each kind
+    """Return whether a parameter of a type can take such a value. In doubt it can.
+
+    A type checker knows better. This finds plain mismatches, such as results in the wrong order.
+    """
+    target, source = _plain(parameter_type), _plain(value_type)
+    if target == source or target in {Any, object} or source is Any:
         return True
-    if get_origin(parameter_type) in {Union, types.UnionType}:
-        members = (
-            get_args(value_type)
-            if get_origin(value_type) in {Union, types.UnionType}
-            else (value_type,)
-        )
-        return all(
-            any(fits(choice, member) for choice in get_args(parameter_type)) for member in members
-        )
-    return (
-        isinstance(parameter_type, type)
-        and isinstance(value_type, type)
-        and issubclass(value_type, parameter_type)
-    )
+    if get_origin(source) in _UNIONS:
+        return all(fits(target, member) for member in get_args(source))
+    if get_origin(target) in _UNIONS:
+        return any(fits(member, source) for member in get_args(target))
+    classes = get_origin(target) or target, get_origin(source) or source
+    if not all(isinstance(each, type) for each in classes) or getattr(
+        target, "_is_protocol", False
+    ):
+        return True
+    if target is float and source is int:
+        return True
+    if not issubclass(classes[1], classes[0]):
+        return False
+    pairs = zip(get_args(target), get_args(source), strict=False)
+    return len(get_args(target)) != len(get_args(source)) or all(fits(*pair) for pair in pairs)
+
+
+_UNIONS = {Union, types.UnionType}
+
+
+def _plain(shape: Any) -> Any:
+    """Return a type without what only narrows it."""
+    if get_origin(shape) is Annotated:
+        return _plain(get_args(shape)[0])
+    if isinstance(shape, NewType):
+        return _plain(shape.__supertype__)
+    if get_origin(shape) is Literal:
+        kinds = tuple(dict.fromkeys(map(type, get_args(shape))))
+        return Union[kinds]  # noqa: UP007  of a tuple
+    return type(None) if shape is None else shape
 
 
 def _check_shape(run: Callable[..., Any], shape: Any) -> None:

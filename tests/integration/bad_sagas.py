@@ -97,14 +97,14 @@ def a_member_that_the_order_lacks() -> None:
 
 
 def a_member_that_an_earlier_result_lacks() -> None:
-    # import: ""
+    # import: "asks for the result of fly, which does not come before"
     @trips.step(after=sleep)
     async def tip(call: Call[Trip], room: Room) -> str:
         return call.result(fly).beds  # error: no such member
 
 
 def an_earlier_result_of_another_type() -> None:
-    # import: ""
+    # import: "asks for the result of fly, which does not come before"
     @trips.step(after=sleep)
     async def toast(call: Call[Trip], room: Room) -> Room:
         return call.result(fly)  # error: a seat is no room

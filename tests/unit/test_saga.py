@@ -3,17 +3,17 @@
 import asyncio
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal, NewType, SupportsInt
 
 import msgspec
 import pytest
 
-from sas import Call, RefusedError, Saga
+from sas import Call, HttpService, RefusedError, Saga
 from sas.config import SettingError
 from sas.domain.workflow import WorkflowError
 from sas.ports import (
@@ -26,6 +26,7 @@ from sas.ports import (
 )
 from sas.saga import SagaStep, business_of, sagas_of
 from sas.saga.business import check_settings
+from sas.saga.functions import fits
 
 MINUTE = timedelta(minutes=1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,6 +236,36 @@ def another_function_in_version_2() -> None:
     business_of([first, second])
 
 
+def a_time_without_unit() -> None:
+    @Saga("trip", Trip).step(time_allowed=5)  # type: ignore[call-overload, untyped-decorator]
+    async def fly(call: Call[Trip]) -> None: ...
+
+
+def a_name_with_a_blank() -> None:
+    @Saga("trip", Trip).step(name="Bad Name")
+    async def fly(call: Call[Trip]) -> None: ...
+
+
+def a_limit_that_is_no_number() -> None:
+    @Saga("trip", Trip).step(limit=True)
+    async def fly(call: Call[Trip]) -> None: ...
+
+
+def an_order_that_is_no_object() -> None:
+    Saga("trip", list[int])
+
+
+def a_result_of_a_step_beside_it() -> None:
+    trips = Saga("trip", Trip)
+    trips.step()(shared)
+
+    @trips.step()
+    async def pay(call: Call[Trip]) -> int:
+        return call.result(shared).number
+
+    business_of([trips])
+
+
 def a_module() -> None:
     business_of([SimpleNamespace()])  # type: ignore[list-item]
 
@@ -272,12 +303,17 @@ MISTAKES: dict[Callable[[], None], str] = {
     time_for_an_undo_that_is_not_there: r"fly \(.*\) has undo_time_allowed and no undo",
     a_time_that_is_a_number: r"workflow 'trip' step 'fly': time_allowed=60: give a timedelta",
     a_limit_out_of_bounds: r"fly \(.*\): limit=1001: give a whole number from 1 to 1000",
+    a_time_without_unit: r"fly \(.*\): workflow 'trip' step 'fly': time_allowed=5: give a",
+    a_name_with_a_blank: r"fly \(.*\): workflow 'trip': .*'Bad Name'",
+    a_limit_that_is_no_number: r"fly \(.*\): limit=True: give a whole number",
+    an_order_that_is_no_object: r"saga 'trip': its orders cannot be read as .* JSON object\)",
+    a_result_of_a_step_beside_it: r"pay \(.*\) asks for the result of shared, which does not",
     two_limits_of_one_agent: (
         r"land \(.*\): limit=4, and another step of agent air has 3: give it once"
     ),
     another_function_in_version_2: (
-        r"fly \(.*\): another version of saga 'trip' has a step fly of agent fly with another "
-        r'function or other predecessors: give the new one agent="fly-2"'
+        r"fly \(.*\): another version of saga 'trip' has another function for the step fly of "
+        r'agent fly: give the new function agent="fly-2"'
     ),
     a_module: r"namespace\(\) is not a saga: give sagas, as in function_app\(claims\)",
     a_version_twice: r"workflow 'trip' version 1 is defined twice",
@@ -380,16 +416,16 @@ def test_the_check_of_an_order_parses_it_first() -> None:
 
 
 def test_each_version_has_its_own_type_of_order() -> None:
-    first, second = with_flight()[0], Saga("trip", int, version=2)
+    first, second = with_flight()[0], Saga("trip", Seat, version=2)
 
     @second.step(agent="fly-2")
-    async def fly(call: Call[int]) -> None: ...
+    async def fly(call: Call[Seat]) -> None: ...
 
     sagas: tuple[Saga[Any], ...] = (first, second)
     for given_order in (sagas, sagas[::-1]):
         checks = business_of(given_order).checks
         assert checks["trip", 1](b'{"who": "Ann"}') == Trip("Ann")
-        assert checks["trip", 2](b"3") == 3
+        assert checks["trip", 2](b'{"number": 3}') == Seat(3)
 
 
 def test_the_settings_of_services_and_callbacks_are_checked_before_the_app_starts(
@@ -584,3 +620,183 @@ async def test_closing_an_agent_closes_the_services(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(service, "close", close)
     await business_of([trips]).agents["fly"].close()
     assert closed == [service]
+
+
+async def test_versions_share_a_step_that_has_other_steps_before_it() -> None:
+    first, second = Saga("trip", Trip), Saga("trip", Trip, version=2)
+
+    @second.step()
+    @first.step()
+    async def fly(call: Call[Trip]) -> Seat:
+        return Seat(1)
+
+    @second.step(after=fly)
+    async def audit(call: Call[Trip], seat: Seat) -> Seat:
+        return Seat(seat.number + 1)
+
+    @second.step(after=audit)
+    @first.step(after=fly)
+    async def pay(call: Call[Trip], seat: Seat) -> int:
+        return seat.number
+
+    agent = business_of([first, second]).agents["pay"]
+    results = {"fly": {"number": 1}}
+    assert await agent.do(call_of(step="pay", results=results)) == 1
+    assert await agent.do(call_of(step="pay", results=results | {"audit": {"number": 2}})) == 2
+
+
+def test_an_app_without_the_first_version_needs_the_services_that_its_steps_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AIR_OF_TESTS_URL", raising=False)
+    second = Saga("trip", Trip, version=2)
+    second.step()(shared)
+    assert business_of([second]).settings == ["AIR_OF_TESTS_URL"]
+    with pytest.raises(SettingError, match="AIR_OF_TESTS_URL"):
+        check_settings([second])
+
+
+def test_a_callback_that_a_helper_asks_for_needs_its_settings_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SAS_CALLBACK_KEY", raising=False)
+    trips = Saga("trip", Trip)
+
+    @trips.step()
+    async def ask(call: Call[Trip]) -> None:
+        wait_outside(call)
+
+    with pytest.raises(SettingError, match=r"SAS_CALLBACK_KEY is missing, and .*ask"):
+        check_settings([trips])
+
+
+def wait_outside(call: Call[Trip]) -> None:
+    call.callback(MINUTE)
+    call.wait_for_callback(MINUTE)
+
+
+SHARED_SAGA = Saga("shared", Trip)
+AIR = SHARED_SAGA.service("AIR_OF_TESTS_URL")
+
+
+@SHARED_SAGA.step()
+async def shared(call: Call[Trip]) -> Seat:
+    return await AIR.post(call, "/seats", call.order, Seat)
+
+
+Number = NewType("Number", str)
+
+
+@pytest.mark.parametrize(
+    ("parameter_type", "value_type", "expected"),
+    [
+        (str, Annotated[str, msgspec.Meta(min_length=1)], True),
+        (str, Number, True),
+        (str, Literal["a", "b"], True),
+        (float, int, True),
+        (Sequence[Seat], list[Seat], True),
+        (Mapping[str, int], dict[str, int], True),
+        (object, list[Seat], True),
+        (Seat | None, Seat, True),
+        (Seat, Any, True),
+        (SupportsInt, int, True),
+        (Seat, Seat | None, False),
+        (Seat, Trip, False),
+        (int, Literal["a"], False),
+        (list[Seat], list[Trip], False),
+        (list[Seat], dict[str, Seat], False),
+    ],
+)
+def test_a_parameter_takes_what_a_checker_lets_it_take(
+    parameter_type: Any, value_type: Any, *, expected: bool
+) -> None:
+    assert fits(parameter_type, value_type) is expected
+
+
+async def test_a_wait_for_another_time_than_that_of_the_address_is_a_mistake() -> None:
+    trips = Saga("trip", Trip)
+
+    @trips.step()
+    async def ask(call: Call[Trip]) -> None:
+        call.callback(MINUTE)
+        call.wait_for_callback(2 * MINUTE)
+
+    until = NOW + MINUTE
+    call = replace(call_of(step="ask"), callbacks=lambda _: Callback("t", "https://here/t", until))
+    with pytest.raises(HeldError, match=r"waits 0:02:00 for a callback, and made no address"):
+        await business_of([trips]).agents["ask"].do(call)
+
+
+async def cancelled_inside() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def exits() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("mistake", [cancelled_inside, exits])
+async def test_what_would_end_our_own_task_is_a_mistake_like_any_other(mistake: Any) -> None:
+    trips = Saga("trip", Trip)
+
+    @trips.step()
+    async def fly(call: Call[Trip]) -> None:
+        await mistake()
+
+    with pytest.raises(Exception, match="left the function") as caught:
+        await business_of([trips]).agents["fly"].do(call_of(step="fly"))
+    assert mistake.__name__ in [entry.name for entry in caught.traceback]
+
+
+async def test_a_step_may_go_on_later_from_a_group_of_tasks() -> None:
+    trips = Saga("trip", Trip)
+
+    @trips.step()
+    async def fly(call: Call[Trip]) -> None:
+        async with asyncio.TaskGroup():
+            call.later(MINUTE, "in a group")
+
+    assert await business_of([trips]).agents["fly"].do(call_of(step="fly")) == StillRunning(
+        MINUTE, "in a group"
+    )
+
+
+async def test_a_wrapper_without_async_around_an_async_function_is_awaited() -> None:
+    trips = Saga("trip", Trip)
+
+    async def inner() -> Seat:
+        return Seat(1)
+
+    @trips.step()
+    def fly(call: Call[Trip]) -> Seat:
+        return inner()  # type: ignore[return-value]
+
+    assert await business_of([trips]).agents["fly"].do(call_of(step="fly")) == {"number": 1}
+
+
+@pytest.mark.parametrize(
+    ("doing", "post", "delete"), [(True, "k-1", "k-1"), (False, "k-1/undo", "k-1")]
+)
+async def test_a_post_of_an_undo_has_a_key_of_its_own_and_a_delete_that_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, *, doing: bool, post: str, delete: str
+) -> None:
+    keys: dict[str, str] = {}
+
+    async def answer(_self: HttpService, method: str, _path: str, *, key: str, body: Any) -> Any:
+        keys[method] = key
+        return body
+
+    async def both(call: Call[Trip]) -> None:
+        await AIR.post(call, "/refunds", call.order)
+        await AIR.delete(call, "/seats")
+
+    monkeypatch.setattr(HttpService, "call", answer)
+    trips = Saga("trip", Trip)
+    step = trips.step(name="fly")(both)
+    step.undo(both)
+    agent = business_of([trips]).agents["fly"]
+    await (agent.do if doing else agent.undo)(call_of())
+    assert keys == {"POST": post, "DELETE": delete}
