@@ -25,6 +25,7 @@ from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.command_answers import CommandAnswers
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.failing_check import FailingCheckError, check_order
 from sas.engine.messages import alert
 from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business, DecodingError
@@ -99,7 +100,8 @@ class Operator:
         The input of a resubmission replaces the payload, so it must pass the same check.
 
         Raises:
-            ValueError: it does not pass, cannot be decoded, or is too large.
+            ValueError: it does not pass, cannot be decoded, or is too large; or the check has a
+                bug.
         """
         if command.input is None:
             return command
@@ -110,9 +112,12 @@ class Operator:
             raise ValueError(str(error)) from None
         parse(text.encode())
         check_depth(text, CONTENT_DEPTH_MAX)
-        check = self._business.checks.get((order.details.workflow, order.details.version))
-        if check is not None and command.verb is Verb.RESUBMIT:
-            check(text.encode())
+        if command.verb is Verb.RESUBMIT:
+            saga = order.details.workflow, order.details.version
+            try:
+                check_order(self._business, saga, text.encode())
+            except FailingCheckError as bug:
+                raise ValueError(f"{bug.explanation}. Deploy a mended version") from None
         encoded = encode_content(text, codec)
         check_units("input, as it is stored,", encoded, EDITED_UNITS_MAX)
         return replace(command, input=encoded)

@@ -19,6 +19,7 @@ from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.failing_check import FailingCheckError, check_order
 from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business
@@ -49,7 +50,8 @@ class Submitter:
         """Handle one message of the ``orders`` queue. After the return nothing of it can be lost.
 
         Raises:
-            UnavailableError: put the message back (``sas.engine.receiver``).
+            UnavailableError: put the message back (``sas.engine.receiver``): something is away, or
+                the check of the order has a bug.
         """
         with tracing.received("submission", "submission", delivery.properties):
             try:
@@ -61,6 +63,9 @@ class Submitter:
                 sender = sender_of(delivery, delivery.queue, self._context)
                 rejection = delivery.rejected(error, sender.order_id, sender.correlation_id)
                 await self._context.rejections.order(rejection, sender)
+            except FailingCheckError as bug:
+                await bug.report(self._context, submission.order_id)
+                raise
 
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:
@@ -83,9 +88,7 @@ class Submitter:
     def _check(self, workflow: Workflow, payload: str) -> None:
         """Have the business check an order's content."""
         try:
-            check = self._business.checks.get((workflow.name, workflow.version))
-            if check is not None:
-                check(payload.encode())
+            check_order(self._business, (workflow.name, workflow.version), payload.encode())
         except ValueError as error:
             raise MalformedError(Reason.INVALID_ORDER, str(error)) from None
 

@@ -112,7 +112,7 @@ operator-alerts says when an incident begins, from time to time while it lasts, 
   not-picked-up   steps are ready and no scheduler claims them
   not-runnable    a workflow version that orders need is not deployed
   breaker-open    a remote service failed; no calls go out to it (see sas circuits)
-  agent-failing   an agent has a bug; its steps wait for the deploy that mends it
+  agent-failing   an agent or a check has a bug; steps or orders wait for the deploy that mends it
   waiting         steps of a workflow rest longer than its threshold before they are tried again
   queue-delay     steps ran out of time while their messages waited in a queue
   unreadable      content of orders cannot be decoded (SAS_PAYLOAD_KEYS), or rows were changed

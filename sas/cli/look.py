@@ -304,6 +304,9 @@ def say_submitted(order_id: str, submitted: Submitted, *, as_json: bool) -> None
     if until is not None:
         cause = f"A deploy that has {submitted.workflow}: no instance has it."
         todo = "deploy it, or correct the workflow that the order names and submit it again"
+    elif submitted.bug is not None:
+        cause = f"A deploy that mends its check: {submitted.bug}."
+        todo = "deploy a mended version; do not submit the order again"
     if as_json:
         record = {
             "OrderID": order_id,

@@ -17,6 +17,11 @@ LEFT_SINCE = "sas_left_since"
 
 ``sas why`` reads it.
 """
+FAILING_CHECK = "sas_failing_check"
+"""Property of an order's message that waits for a mended check: the error and its line.
+
+``sas why`` reads it.
+"""
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 

@@ -34,7 +34,7 @@ from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time,
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Order, OrderState, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import DEPLOY_WAIT, FIRST_ID, LEFT_SINCE
+from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK, FIRST_ID, LEFT_SINCE
 from sas.engine.receiver import FIRST_AT, SOURCE
 from sas.ports import (
     BusUnavailableError,
@@ -228,12 +228,13 @@ class Submitted:
     """The message of an order that no function has stored yet, and the workflow that it names.
 
     ``until`` is when the order is rejected, if no instance has its workflow until then. It is None
-    if no instance left the message to others.
+    if no instance left the message to others. ``bug`` is the error of the check that it waits for.
     """
 
     letter: Letter
     workflow: str
     until: datetime | None
+    bug: str | None
 
 
 async def submitted(bus: MessageBus | None, queues: Queues, order_id: str) -> Submitted | None:
@@ -255,6 +256,7 @@ async def submitted(bus: MessageBus | None, queues: Queues, order_id: str) -> Su
         letter=letter,
         workflow=f"{workflow} version {version}" if version is not None else f"{workflow}",
         until=since + DEPLOY_WAIT if since else None,
+        bug=letter.peeked.properties.get(FAILING_CHECK),
     )
 
 

@@ -227,7 +227,8 @@ class Saga(Generic[O]):
 
     ``name`` and ``version`` are what orders name. ``order`` is the type of an order's content, a
     ``msgspec.Struct`` or a dataclass. ``check`` gets each order that is submitted, and raises
-    ValueError with the sentence that the application gets.
+    ValueError with the sentence that the application gets. After any other error, which is a bug,
+    the order waits for the deploy that mends it.
 
     With ``OnFailure.HOLD`` a failed order waits for an operator, and is not undone. ``deadline`` is
     the time allowed for the whole order: an order past it is undone, or with HOLD an operator is

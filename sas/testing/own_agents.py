@@ -405,17 +405,28 @@ class OwnAgents:
 
     def tell_bug(self, attempt: _Attempt, error: Exception) -> None:
         """Report an error that a function must not raise."""
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame for frame in frames if is_adopters(frame.filename)]
         place, code = attempt.where, ""
-        if lines:
-            line = lines[-1]
-            place = f"{line.name} ({Path(line.filename).name}:{line.lineno})"
-            code = f": {line.line}"
+        if line := _line_of(error):
+            place, code = _place_of(line), f": {line.line}"
         about = f"{attempt.step} raised {_shown(error)} in {place}{code}"
         if isinstance(error, HeldError | NotSimulatedError):
             about = f"{attempt.step} fails in {place}: {error}"
         self._fail(attempt, about, error)
+
+    def watched(self, check: Callable[[bytes], object], saga: str) -> Callable[[bytes], object]:
+        """Return a check of orders whose bug ends the story."""
+
+        def watched(content: bytes) -> object:
+            try:
+                return check(content)
+            except ValueError:
+                raise
+            except Exception as error:
+                text = bug_of_check(saga, error)
+                self.failed(Violation(0, text, text), error)
+                raise
+
+        return watched
 
     def goes_on_later(self, attempt: _Attempt, later: Later) -> None:
         """Take note of a step that goes on. One that never ends fails the story."""
@@ -593,6 +604,23 @@ class OwnAgents:
 def is_adopters(file: str) -> bool:
     """Return whether a line of code is the adopter's own: not ours, and of no library."""
     return not file.startswith((OURS, "<", *_LIBRARIES))
+
+
+def bug_of_check(saga: str, error: Exception) -> str:
+    """Return what the check of a saga raised, and its line, in a sentence without its full stop."""
+    line = _line_of(error)
+    place = f" in {_place_of(line)}" if line else ""
+    return f"the check of saga {saga} raised {_shown(error)}{place}"
+
+
+def _line_of(error: Exception) -> traceback.FrameSummary | None:
+    """Return the innermost line of the adopter's own code; None if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if is_adopters(frame.filename)), None)
+
+
+def _place_of(line: traceback.FrameSummary) -> str:
+    return f"{line.name} ({Path(line.filename).name}:{line.lineno})"
 
 
 def _shown(error: Exception) -> str:

@@ -25,7 +25,7 @@ import msgspec
 from sas.saga import Saga
 from sas.saga.content import shown
 from sas.testing.kit import Kit, StoryError
-from sas.testing.own_agents import Late, Refusal
+from sas.testing.own_agents import Late, Refusal, bug_of_check
 from sas.testing.shapes import UndrawableError, drawn
 
 TRIES = 30
@@ -144,8 +144,7 @@ class Stories:
         for _ in range(TRIES):
             try:
                 order = msgspec.convert(drawn(saga.order, str(rng.random())), saga.order)
-                if saga.check is not None:
-                    saga.check(order)
+                _check(saga, order)
             except UndrawableError as error:
                 problem = f"no order can be drawn: {error}"
                 break
@@ -184,11 +183,26 @@ def _read(saga: Saga[Any], text: bytes) -> Any:
     """Return an example as an order of a saga; None if it is none."""
     try:
         order = msgspec.json.decode(text, type=saga.order)
-        if saga.check is not None:
-            saga.check(order)
+        _check(saga, order)
     except ValueError:
         return None
     return order
+
+
+def _check(saga: Saga[Any], order: Any) -> None:
+    """Have the saga check an order.
+
+    Raises:
+        ValueError: it refuses the order.
+        NoOrderError: the check has a bug.
+    """
+    try:
+        if saga.check is not None:
+            saga.check(order)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise NoOrderError(bug_of_check(saga.name, error)) from error
 
 
 def _callbacks(saga: Saga[Any], rng: random.Random, *, is_calm: bool) -> dict[str, object]:

@@ -163,8 +163,13 @@ class System:
         self.own_agents = self._own_agents(project.script) if project.script else None
         self.agents = self._services(project, service)
         actual_agents: dict[str, Agent] = {**self.agents, **agents}
-        if project.script is not None:
-            business = replace(project.script.business(), agents=actual_agents)
+        if self.own_agents is not None:
+            business = self.own_agents.script.business()
+            checks = {
+                saga: self.own_agents.watched(check, saga[0])
+                for saga, check in business.checks.items()
+            }
+            business = replace(business, agents=actual_agents, checks=checks)
         else:
             business = Business(
                 workflows=project.workflows,

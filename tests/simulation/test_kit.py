@@ -261,13 +261,18 @@ def test_a_mistake_is_told_once_for_all_orders(saga: Kit) -> None:
     assert "\n" not in text
 
 
-def test_a_broken_rule_that_is_no_mistake_of_a_step_is_told_with_its_number(saga: Kit) -> None:
+def test_a_check_with_a_bug_ends_the_story_and_its_line_is_named(saga: Kit) -> None:
     def check(_order: Ticket) -> None:
         raise KeyError("b")
 
     checked = saga_of(wrong.careful)
     checked.check = check
-    assert failure(saga, checked) == "invariant 14: message m-O-1 is poison: KeyError: 'b'"
+    with pytest.raises(StoryError) as caught:
+        saga.run(checked, TICKET)
+    line = check.__code__.co_firstlineno + 1
+    bug = f"the check of saga ticket raised KeyError: 'b' in check (test_kit.py:{line})"
+    assert str(caught.value) == bug
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_a_step_that_swallows_an_outage_fails_the_test(saga: Kit) -> None:

@@ -200,3 +200,17 @@ def seat(call: Call[Ticket]) -> str:
     assert few
     assert int(many[1]) > int(few[1])
     assert verdict == "Nothing wrong with your workflow in 20 stories."
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_check_with_a_bug_is_named_with_its_line(
+    project: Path, capsys: pytest.CaptureFixture[str], jobs: str
+) -> None:
+    (app,) = project.glob("app_*.py")
+    app.write_text(APP.replace("if ticket.amount < 1000:", 'if {}["cake"]:'))
+    assert main(["sim", "--seeds", "3", "--jobs", jobs]) == 2
+    line = app.read_text().splitlines().index('    if {}["cake"]:') + 1
+    bug = f"the check of saga ticket raised KeyError: 'cake' in check ({app.name}:{line})"
+    error = capsys.readouterr().err
+    assert bug in error
+    assert "Traceback" not in error

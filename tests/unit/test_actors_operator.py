@@ -168,6 +168,25 @@ async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed(
     assert system.state() == "Processed"
 
 
+async def test_an_edited_input_is_refused_with_the_line_of_a_bug_in_the_check() -> None:
+    def check(content: bytes) -> None:
+        if b"lines" in content:
+            raise KeyError("cake")
+
+    system = kit(CARE, care=check)
+    await system.submit(order(workflow="care", order={}))
+    system.agents["stock"].then(RefusedError("none", "no"))
+    await system.drain()
+    await tell(system, "resubmit", input='{"lines":[1]}', step="reserve")
+    assert system.state() == "Error"
+    line = check.__code__.co_firstlineno + 2
+    assert system.alerts()[-1].text == (
+        "resubmit of order O-1 was refused: its input is not accepted: the check of saga care "
+        f"fails: KeyError: 'cake' (tests/unit/test_actors_operator.py:{line} in check). Deploy a "
+        "mended version."
+    )
+
+
 async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     bare = replace(HOLDING, steps=tuple(replace(step, undo=None) for step in HOLDING.steps))
     system = await failed(bare)

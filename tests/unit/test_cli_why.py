@@ -192,6 +192,27 @@ def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(
     assert record["RejectedAt"] == key_time(since + DEPLOY_WAIT)
 
 
+@pytest.mark.parametrize("verb", ["why", "show"])
+def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(
+    night: Night, verb: str
+) -> None:
+    def check(_content: bytes) -> None:
+        raise KeyError("cake")
+
+    failing = kit(CHAIN, instance="failing", beside=night.system, chain=check)
+    night.play(failing.receive(Message("orders", "m-A", order("A"))))
+    line = check.__code__.co_firstlineno + 1
+    cause = (
+        "A deploy that mends its check: the check of saga chain fails: KeyError: 'cake' "
+        f"(tests/unit/test_cli_why.py:{line} in check)."
+    )
+    result = night.sas(verb, "A")
+    assert fact(result.lines, "waits for") == cause
+    assert fact(result.lines, "do").startswith("deploy a mended version")
+    (record,) = night.sas(verb, "A", "--json").json
+    assert (record["WaitsFor"], record["RejectedAt"]) == (cause, None)
+
+
 def test_an_order_of_an_application_is_found_in_the_queue_of_its_own(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
