@@ -36,10 +36,12 @@ class FunctionApp(func.FunctionApp):
     """The functions of one business.
 
     ``application`` returns this process's actors. Its first call makes them, in the worker's loop.
+    ``agents`` are the names of its agents.
     """
 
     def __init__(self, business: Business) -> None:
         super().__init__()
+        self.agents = list(business.agents)
         make_application = functools.partial(_application, business)
         self.application: Callable[[], Application] = functools.cache(make_application)
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -38,7 +39,10 @@ pyproject.toml has the rest:
   bound = []                   # those of them that have queues of orders of their own
   settings = ["LIMIT"]         # more settings of the app; no keys: they go into a Key Vault
 
-Exit code 0: all is well. 1: --check saw a difference. 2: the app cannot be loaded.
+If function_app.py has an agent that no saga of the module has, that is said too.
+
+Exit code 0: all is well. 1: --check saw a difference, or function_app.py has such an agent.
+2: the app cannot be loaded.
 
   sas infra
   sas infra --check
@@ -56,6 +60,7 @@ azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
   sas azd check
   sas azd sign-in OWNER/REPO
 """
+FUNCTIONS = "function_app.py"
 _UNUSABLE = (ValueError, KeyError, TypeError, AttributeError)
 """Errors of a file whose content has another form."""
 
@@ -119,7 +124,7 @@ def _infra(arguments: argparse.Namespace) -> int:
             derived.write(arguments.emulator, derived.emulated(project, needs))
             return 0
         if arguments.check:
-            return _check(project, needs)
+            return max(_check(project, needs), _compare_functions(project, needs))
         paths = add_deployment(project)
         contents = derived.derived(project, needs)
         differing = derived.differences(project, contents)
@@ -130,7 +135,7 @@ def _infra(arguments: argparse.Namespace) -> int:
     except _UNUSABLE as error:
         raise UsageError(f"a file of infra/ or {derived.LOCAL} cannot be used: {error}") from None
     _report(paths, list(differing), contents, needs)
-    return 0
+    return _compare_functions(project, needs)
 
 
 def _check(project: Path, needs: Needs) -> int:
@@ -140,6 +145,28 @@ def _check(project: Path, needs: Needs) -> int:
     if differing:
         output.say("Run `sas infra`, and give new settings a value in local.settings.json.")
     return 1 if differing else 0
+
+
+def _compare_functions(project: Path, needs: Needs) -> int:
+    """Say which agents of function_app.py the named module lacks: they would get no queue."""
+    if not (project / FUNCTIONS).is_file():
+        return 0
+    try:
+        with patch.dict(os.environ, _missing_settings(project)):
+            members = vars(import_module(Path(FUNCTIONS).stem)).values()
+    except Exception as error:  # noqa: BLE001  a value or azure.functions is missing, or any other
+        output.complain(f"{FUNCTIONS} is not compared: {output.one_line(str(error))}")
+        return 0
+    named = application.table_of(project / application.PROJECT_FILE)["app"].partition(":")[0]
+    apps = [member for member in members if type(member).__name__ == "FunctionApp"]
+    agents = {agent for app in apps for agent in getattr(app, "agents", ())}
+    others = agents.difference(needs.agents)
+    for agent in sorted(others):
+        output.say(
+            f"{FUNCTIONS} has the agent {agent}, which no saga of {named} has: "
+            f"import its saga into {named}, the module that [tool.sas] names"
+        )
+    return 1 if others else 0
 
 
 def _report(

@@ -32,7 +32,8 @@ DESCRIPTION = """\
 Play the sagas of an application in virtual time: your own functions, in the real engine, with
 models of the services. Each story draws orders, callbacks and faults: answers that are lost, calls
 that fail or hang, functions that die between any two steps, messages that come twice, services that
-are away or refuse, restarts, cancelled orders. No service and no file of answers is needed: a
+are away or refuse, restarts, cancelled orders. Every sixth story cancels its order during a step:
+each step that has an undo has its turn. No service and no file of answers is needed: a
 service answers with a value of the type that your function asks for.
 
 It finds an error in a function, an effect that happens twice, an undo that leaves its effect, an

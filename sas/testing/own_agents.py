@@ -43,6 +43,7 @@ from sas.ports import (
 )
 from sas.saga import Saga, business_of
 from sas.saga.definition import Action
+from sas.testing.clock import START
 from sas.testing.plan import Faults
 from sas.testing.remote import Effects, ModelService, RemoteLedger, SendCallback
 from sas.testing.shapes import drawn_answer
@@ -90,7 +91,7 @@ class Late:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ServiceRequest:
-    """One request to a service.
+    """One request to a service, sent so much time (``at``) after the story began.
 
     ``status`` is that of the answer that the function got. It is None if the function got none.
     """
@@ -101,6 +102,7 @@ class ServiceRequest:
     path: str
     key: str
     body: Any = field(repr=False)
+    at: timedelta
     status: int | None = None
 
     def __str__(self) -> str:
@@ -471,6 +473,7 @@ class OwnAgents:
             path=request.path,
             key=request.key or (request.path if method in _BY_PATH else ""),
             body=request.body,
+            at=self.clock.now() - START,
         )
         service.calls.append(record)
         answer: HttpAnswer | None

@@ -1,12 +1,14 @@
 """Stories that ``sas sim`` plays: orders, callbacks and faults that a seed draws.
 
 A story is played with the kit, so it can be printed as a test. Its orders and callbacks are drawn
-from the types of its saga. Every tenth story has no fault.
+from the types of its saga. Every tenth story has no fault. Every sixth cancels an order while a
+request of one step is on its way. These stories take the steps that have an undo in turn.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import sys
 from collections import defaultdict
@@ -100,6 +102,8 @@ class Stories:
             NoOrderError: there is no order for its saga.
         """
         rng = random.Random(f"story {seed}")  # noqa: S311  it repeats itself
+        if seed % 6 == 5 and (undoable := _undoable(self.sagas)):
+            return self._cancelled(seed, *undoable[seed // 6 % len(undoable)], rng)
         saga = self.sagas[seed % len(self.sagas)]
         orders = [self._order(saga, rng) for _ in range(rng.choice(ORDERS))]
         return Story(
@@ -110,9 +114,29 @@ class Stories:
             faults=[] if seed % 10 == 0 else _faults(self._settings(), rng),
         )
 
+    def _cancelled(self, seed: int, saga: Saga[Any], step: str, rng: random.Random) -> Story:
+        """Return a story whose only fault is a cancel while a step's last request is on its way."""
+        story = Story(
+            seed=seed,
+            saga=saga,
+            orders=[self._order(saga, rng)],
+            callbacks=_callbacks(saga, rng, is_calm=True),
+            faults=[],
+        )
+        kit = Kit(self.directory)
+        self._play(kit, story)
+        services = kit._stand_ins.values()  # noqa: SLF001  also those that no saga here declares
+        times = [call.at for service in services for call in service.calls if call.step == step]
+        if not times:
+            return story
+        at = timedelta(seconds=math.ceil(max(times).total_seconds() * 100) / 100)
+        return replace(story, faults=[StoryFault("cancel", named={"at": at})])
+
     def play(self, story: Story) -> Result:
         """Play a story. The same story ends in the same way."""
-        kit = Kit(self.directory)
+        return self._play(Kit(self.directory), story)
+
+    def _play(self, kit: Kit, story: Story) -> Result:
         for fault in story.faults:
             fault.add_to(kit)
         error, ends, needs = "", [], []
@@ -203,6 +227,16 @@ def _check(saga: Saga[Any], order: Any) -> None:
         raise
     except Exception as error:
         raise NoOrderError(bug_of_check(saga.name, error)) from error
+
+
+def _undoable(sagas: Sequence[Saga[Any]]) -> list[tuple[Saga[Any], str]]:
+    """Return each step that has an undo, with its saga."""
+    return [
+        (saga, place.step.name)
+        for saga in sagas
+        for place in saga.places
+        if any(action.back for action in (place.step, *place.step.others))
+    ]
 
 
 def _callbacks(saga: Saga[Any], rng: random.Random, *, is_calm: bool) -> dict[str, object]:
@@ -302,7 +336,7 @@ class _Source:
         match value:
             case timedelta():
                 self._imports["datetime"].add("timedelta")
-                return f"timedelta(seconds={value.total_seconds():g})"
+                return f"timedelta(seconds={value.total_seconds():.12g})"
             case date() | time():
                 kind = type(value)
                 self._imports["datetime"].add(kind.__name__)

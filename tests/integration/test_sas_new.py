@@ -140,6 +140,37 @@ def test_what_no_longer_follows_from_the_business_is_named_and_written_again(
     assert "agent-stock" not in emulated
 
 
+def test_an_agent_of_the_function_app_that_the_named_module_lacks_is_told(
+    deployable: Path,
+) -> None:
+    (deployable / "parcels.py").write_text(
+        "from orders import Order\nfrom sas import Call, Saga\n\n"
+        'parcels = Saga("parcel", Order)\n\n\n@parcels.step(agent="courier")\n'
+        'async def send(call: Call[Order]) -> str:\n    return "sent"\n'
+    )
+    changed(
+        deployable,
+        "function_app.py",
+        "from orders import",
+        "from parcels import parcels\nfrom orders import",
+    )
+    changed(deployable, "function_app.py", "function_app(orders)", "function_app(orders, parcels)")
+    sentence = (
+        "function_app.py has the agent courier, which no saga of orders has: "
+        "import its saga into orders, the module that [tool.sas] names\n"
+    )
+    for words in (["infra", "--check"], ["infra"]):
+        ran = sas(deployable, *words)
+        assert ran.returncode == 1, ran.stderr
+        assert ran.stdout.endswith(sentence)
+    changed(
+        deployable, "local.settings.json", '"STOCK_URL": "http://127.0.0.1:7201"', '"STOCK_URL": ""'
+    )
+    ran = sas(deployable, "infra", "--check")
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert re.fullmatch(r"function_app\.py is not compared: .*STOCK_URL.*\n", ran.stderr)
+
+
 def test_what_a_person_wrote_into_the_parameters_stays(deployable: Path) -> None:
     file = "infra/main.parameters.json"
     changed(deployable, file, '"name": "web"', '"name": "web", "urgent": true')

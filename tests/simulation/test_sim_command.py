@@ -63,6 +63,33 @@ def test_the_first_story_that_fails_is_printed_as_a_test_to_paste(
     assert "by chance" not in kit.story, "what the failure does not need is left out"
 
 
+@pytest.mark.parametrize(
+    ("file", "undo"),
+    [("samples/claim/claim.py", "await bank.delete"), ("template/orders.py", "await payment.del")],
+)
+def test_an_undo_of_the_last_step_that_does_nothing_is_found(
+    file: str,
+    undo: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"of_{tmp_path.name}".replace("-", "_")
+    text = (ROOT / file).read_text()
+    (tmp_path / f"{name}.py").write_text(re.sub(rf"{re.escape(undo)}.*", "pass", text))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["sim", "--app", name, "--first", "10", "--seeds", "190", "--jobs", "1"]) == 1
+    head, _, source = capsys.readouterr().out.partition("This test shows it:\n\n")
+    assert "is not taken back by" in " ".join(head.split())
+    assert "saga.cancel(at=" in source
+    assert source.count("    saga.") == 2
+    names: dict[str, object] = {}
+    exec(source, names)  # noqa: S102  as pytest would run it
+    (test,) = (names[name] for name in names if name.startswith("test_"))
+    with pytest.raises(StoryError, match="is not taken back by"):
+        test(Kit())  # type: ignore[operator]
+
+
 def told(*words: str, hash_seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *words],
