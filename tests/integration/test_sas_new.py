@@ -59,7 +59,8 @@ def changed(project: Path, file: str, text: str, other: str) -> None:
 
 
 def files_of(project: Path) -> dict[str, str]:
-    paths = (path for path in project.rglob("*") if path.is_file())
+    files = (path for path in project.rglob("*") if path.is_file())
+    paths = (path for path in files if path.parent.name != "__pycache__")
     return {path.relative_to(project).as_posix(): path.read_text() for path in paths}
 
 
