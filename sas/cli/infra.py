@@ -179,7 +179,8 @@ def _report(
     if derived.LOCAL in names:
         values = contents[derived.LOCAL]["Values"]
         empty = [name for name in needs.settings if not values[name]]
-        output.say(f"Give a value in {derived.LOCAL}: {', '.join(empty)}") if empty else None
+        if empty:
+            output.say(f"Give a value in {derived.LOCAL}: {', '.join(empty)}")
     if not names:
         output.say("Everything follows from the app already.")
 

@@ -21,7 +21,7 @@ from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
 from sas.domain.workflow import WorkflowError, Workflows
-from sas.ports import LIMIT_MAX, AgentCall, Business, PayloadCodec
+from sas.ports import AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
 from sas.saga.definition import Action, Saga, StepPlace
@@ -137,10 +137,6 @@ class _Entry:
     action: Action[Any, Any]
     before: frozenset[str]
 
-    def fits(self, call: AgentCall) -> bool:
-        """Return whether a request is for this one, by the results that it brings."""
-        return self.before == call.results.keys()
-
 
 class EscapedError(Exception):
     """What is no ordinary error left a function: a mistake in it, like any other."""
@@ -170,8 +166,8 @@ class SagaAgent:
         """Add what this agent does for a step.
 
         Raises:
-            WorkflowError: another version of the saga has another function for it, two steps
-                contradict each other about the agent, or a limit is out of bounds.
+            WorkflowError: another version of the saga has another function for it, or two steps
+                contradict each other about the agent.
         """
         before = frozenset(step.name for step in saga.before(place))
         entry = _Entry(place, action, before)
@@ -191,11 +187,6 @@ class SagaAgent:
                     f'with agent="{self.name}-2"'
                 )
         entries.append(entry)
-        if not isinstance(action.limit, int) or not 0 <= action.limit <= LIMIT_MAX:
-            raise WorkflowError(
-                f"{action.do.where}: limit={action.limit!r}: give a whole number from 1 to "
-                f"{LIMIT_MAX}"
-            )
         for option in ("limit", "inline"):
             value, mine = getattr(action, option), getattr(self, option)
             if value and mine and value != mine:
@@ -248,8 +239,12 @@ class SagaAgent:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, call: AgentCall) -> _Entry:
+        """Return the entry of a request: the one whose earlier steps fit its results best.
+
+        A step that was skipped may have no result.
+        """
         entries = self._entries[call.workflow, call.step]
-        return next((entry for entry in entries if entry.fits(call)), entries[-1])
+        return min(entries, key=lambda entry: len(entry.before ^ call.results.keys()))
 
     async def _run(self, function: Function, *arguments: object) -> Any:
         """Run a function; one that is not ``async def`` in a thread, which cannot be stopped.

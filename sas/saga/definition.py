@@ -1,7 +1,7 @@
 """The decorators: they take functions, and check them.
 
-``Step`` is generic in the order, in the results that its function takes, and in its own result. So
-a type checker compares each function with the steps before it.
+``SagaStep`` is generic in the order, in the results that its function takes, and in its own result.
+So a type checker compares each function with the steps before it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
-    cast,
     overload,
 )
 
 from sas.adapters.remote import HttpService, ServiceOptions
 from sas.domain import workflow as domain
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, WorkflowError
+from sas.ports import LIMIT_MAX
 from sas.saga.call import Call
 from sas.saga.content import Kept, no_json, no_object, shown
 from sas.saga.functions import Function, fits, function_of
@@ -57,10 +57,6 @@ class StepOptions(TypedDict, total=False):
 
 _OF_FUNCTION = ("name", "agent", "limit", "inline")
 """The options that belong to a step's function, and not to its place in a saga."""
-_KINDS: Sequence[tuple[str, type, str]] = (
-    ("limit", int, "a whole number"),
-    ("inline", bool, "True or False"),
-)
 _OF_UNDO = ("undo_time_allowed", "drain_time")
 
 
@@ -73,6 +69,14 @@ class Action(Generic[O, R]):
     back: Function | None = None
     limit: int = 0
     inline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a wrong option, also of an alternative."""
+        if type(self.limit) is not int or not 0 <= self.limit <= LIMIT_MAX:
+            text = f"limit={self.limit!r}: give a whole number from 1 to {LIMIT_MAX}"
+            raise WorkflowError(f"{self.do.where}: {text}")
+        if type(self.inline) is not bool:
+            raise WorkflowError(f"{self.do.where}: inline={self.inline!r}: give True or False")
 
     @overload
     def undo(self, function: Callable[[Call[O], R | None], Any], /) -> None: ...
@@ -199,10 +203,6 @@ class StepDecorator(Generic[O, P]):
             step: AnyStep = function
         else:
             do = function_of(function)
-            for option, kind, words in _KINDS:
-                value = options.get(option, kind())
-                if type(value) is not kind:
-                    raise WorkflowError(f"{do.where}: {option}={value!r}: give {words}")
             unknown = sorted({*options} - {*StepOptions.__annotations__})
             if unknown:
                 raise WorkflowError(
@@ -436,14 +436,12 @@ class Saga(Generic[O]):
 
     def _check_options(self, place: StepPlace) -> None:
         """Refuse a name, a time or a number that is out of bounds, with the function's name."""
-        options = {name: value for name, value in place.options.items() if name not in _OF_FUNCTION}
-        undo_rules = {name: options.pop(name) for name in _OF_UNDO if name in options}
-        if "undo_time_allowed" in undo_rules:
-            undo_rules["time_allowed"] = undo_rules.pop("undo_time_allowed")
         try:
-            undo = domain.Undo(**cast("Any", undo_rules)) if undo_rules else None
             data = domain.Step(
-                place.step.name, agent=place.step.agent, undo=undo, **cast("Any", options)
+                place.step.name,
+                agent=place.step.agent,
+                undo=_undo_of(place.options),
+                **_rules_of(place.options),
             )
             domain.Workflow(self.name, version=self.version, steps=(data,), **self._rest)
         except WorkflowError as error:
@@ -496,20 +494,13 @@ class Saga(Generic[O]):
 
 def _as_data(place: StepPlace, needed: Sequence[AnyStep]) -> domain.Step:
     step, options = place.step, place.options
-    rules = {
-        name: value for name, value in options.items() if name not in (*_OF_FUNCTION, *_OF_UNDO)
-    }
     actions = (step, *step.others)
     undo = None
     if any(action.back for action in actions):
         bare = [action for action in actions if action.back is None]
         if bare:
             raise WorkflowError(f"{bare[0].do.where} has no undo, and the other agents have one")
-        allowed = options.get("time_allowed", timedelta(seconds=60))
-        undo = domain.Undo(
-            time_allowed=options.get("undo_time_allowed", allowed),
-            drain_time=options.get("drain_time"),
-        )
+        undo = _undo_of(options)
     else:
         pointless = [name for name in _OF_UNDO if name in options]
         if pointless:
@@ -520,5 +511,19 @@ def _as_data(place: StepPlace, needed: Sequence[AnyStep]) -> domain.Step:
         after=tuple(earlier.name for earlier in needed),
         undo=undo,
         alternatives=tuple(other.agent for other in step.others),
-        **cast("Any", rules),
+        **_rules_of(options),
     )
+
+
+def _undo_of(options: StepOptions) -> domain.Undo:
+    allowed = options.get("time_allowed", timedelta(seconds=60))
+    return domain.Undo(
+        time_allowed=options.get("undo_time_allowed", allowed),
+        drain_time=options.get("drain_time"),
+    )
+
+
+def _rules_of(options: StepOptions) -> dict[str, Any]:
+    """Return the options that the step of a workflow has too, by the same names."""
+    other = (*_OF_FUNCTION, *_OF_UNDO)
+    return {name: value for name, value in options.items() if name not in other}

@@ -251,6 +251,13 @@ def a_limit_that_is_no_number() -> None:
     async def fly(call: Call[Trip]) -> None: ...
 
 
+def an_alternative_with_a_wrong_limit() -> None:
+    _, fly = with_flight()
+
+    @fly.alternative(agent="rail", limit=-1)
+    async def ride(call: Call[Trip]) -> Seat: ...  # type: ignore[empty-body]
+
+
 def an_order_that_is_no_object() -> None:
     Saga("trip", list[int])
 
@@ -306,6 +313,7 @@ MISTAKES: dict[Callable[[], None], str] = {
     a_time_without_unit: r"fly \(.*\): workflow 'trip' step 'fly': time_allowed=5: give a",
     a_name_with_a_blank: r"fly \(.*\): workflow 'trip': .*'Bad Name'",
     a_limit_that_is_no_number: r"fly \(.*\): limit=True: give a whole number",
+    an_alternative_with_a_wrong_limit: r"ride \(.*\): limit=-1: give a whole number from 1 to 1000",
     an_order_that_is_no_object: r"saga 'trip': its orders cannot be read as .* JSON object\)",
     a_result_of_a_step_beside_it: r"pay \(.*\) asks for the result of shared, which does not",
     two_limits_of_one_agent: (
@@ -643,6 +651,8 @@ async def test_versions_share_a_step_that_has_other_steps_before_it() -> None:
     results = {"fly": {"number": 1}}
     assert await agent.do(call_of(step="pay", results=results)) == 1
     assert await agent.do(call_of(step="pay", results=results | {"audit": {"number": 2}})) == 2
+    agent = business_of([second, first]).agents["pay"]  # `fly` was skipped, and has no result
+    assert await agent.do(call_of(step="pay", results={"audit": {"number": 2}})) == 2
 
 
 def test_an_app_without_the_first_version_needs_the_services_that_its_steps_name(
