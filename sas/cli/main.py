@@ -1,78 +1,58 @@
-"""The ``sas`` command. Each module has the verbs of one purpose, in its ``VERBS``.
+"""The ``sas`` command. Each module has the verbs of one purpose; this one puts them together.
 
-- Orders: ``submit`` sends them (with ``submission`` and ``reading``). ``listing`` lists and exports
-  many, ``look`` shows one, and ``why`` explains one. ``act`` and ``callback`` change orders.
-- The system: ``watch`` shows its state, ``health`` shows circuits and incidents, and ``doctor``
-  checks settings and rights.
-- Messages: ``inboxes`` has the alerts and the rejected messages, ``dlq`` the dead letters, and
-  ``queues`` any queue. They send messages again with ``moving``.
-- A project: ``new`` writes one, ``infra`` what deploys it. ``workflows`` checks a deploy. ``sim``
-  simulates workflows.
-- ``desk`` starts the page. ``docs`` prints the documentation.
+- Orders: ``submit``, ``list``, ``show``. Repair: ``resubmit``, ``skip``, ``undo``, ``callback``.
+- System: ``status``, ``messages``, ``desk``.
+- Development: ``workflows``, ``sim``, ``new``, ``infra``, ``docs``.
 
-All of them share ``arguments``, ``application``, ``selection`` (which orders) and ``output``.
+Typer reads the arguments, and Rich draws (``screen``). A verb gets its table and its namespace from
+``system``, asks ``sas.operate``, and prints the records that this answers.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated, Any
 
-from sas.cli import (
-    act,
-    callback,
-    desk,
-    dlq,
-    docs,
-    doctor,
-    health,
-    inboxes,
-    infra,
-    listing,
-    look,
-    new,
-    queues,
-    sim,
-    submit,
-    watch,
-    why,
-    workflows,
-)
-from sas.cli.arguments import Subcommand, system_environment
-from sas.cli.output import INTERRUPTED, OutputError
+import typer
+
+from sas.cli import screen
 from sas.config import SettingError
 from sas.distribution import lacking, version
-from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
+from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
-VERBS: Sequence[Subcommand] = (
-    *submit.VERBS,
-    *listing.VERBS,
-    *look.VERBS,
-    *why.VERBS,
-    *act.VERBS,
-    *callback.VERBS,
-    *watch.VERBS,
-    *doctor.VERBS,
-    *health.VERBS,
-    *inboxes.VERBS,
-    *dlq.VERBS,
-    *queues.VERBS,
-    *workflows.VERBS,
-    *sim.VERBS,
-    *desk.VERBS,
-    *new.VERBS,
-    *infra.VERBS,
-    *docs.VERBS,
+ORDERS, REPAIR, SYSTEM, DEVELOPMENT = "Orders", "Repair", "System", "Development"
+EPILOG = (
+    "Exit codes: 0 done. 1 not done, not possible, or an order did not complete. "
+    f"{USAGE} bad usage or input. {UNAVAILABLE} Service Bus or Storage did not answer or refused. "
+    f"{screen.INTERRUPTED} interrupted."
 )
-EPILOG = f"""\
-exit codes:
-  0 done  1 not done, not possible, or an order did not complete  {USAGE} bad usage or input
-  {UNAVAILABLE} Service Bus or Storage did not answer or refused  {INTERRUPTED} interrupted"""
+OLD_NAMES: Mapping[str, str] = {
+    "acknowledge": "sas show ORDER_ID --acknowledge",
+    "alerts": "sas messages list alerts",
+    "cancel": "sas undo ORDER_ID",
+    "circuits": "sas status",
+    "dlq": "sas messages list dead-letters",
+    "doctor": "sas status --check",
+    "export": "sas list --to FILE",
+    "incidents": "sas status",
+    "queues": "sas messages list QUEUE",
+    "rejected": "sas messages list rejected",
+    "watch": "sas status --follow",
+}
+"""The verbs of versions before this one, and what took their place."""
+
+app = typer.Typer(
+    name="sas",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,48 +60,132 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The command reports errors in its own sentences. The SDK's log would repeat them on stderr.
     logging.getLogger("azure").addHandler(logging.NullHandler())
     _prepare_output()
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser = build_parser()
-        arguments = parser.parse_args(argv)
-        arguments.parser = parser
-        if arguments.verb is None:
-            parser.print_help()
-            return 0
-        verb: Subcommand = arguments.verb
-        with system_environment(verb):
-            code = _run(verb, arguments)
-        sys.stdout.flush()
+        app(arguments, prog_name="sas")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
     except CommandError as error:
-        print(f"sas: {error}", file=sys.stderr)  # noqa: T201  # a command prints
-        if isinstance(error, OutputError):
+        screen.complain(f"sas: {error}")
+        code = error.exit_code
+        if isinstance(error, screen.OutputError):
             _stop_output()
-        return error.exit_code
     except SettingError as error:
-        print(f"sas: {error}", file=sys.stderr)  # noqa: T201  # a command prints
-        return USAGE
+        screen.complain(f"sas: {error}")
+        code = USAGE
+    except ImportError as error:
+        explanation = lacking(error, arguments[0] if arguments[0] in {"desk", "sim"} else "cli")
+        if explanation is error:
+            raise
+        screen.complain(f"sas: {explanation}")
+        code = USAGE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = screen.INTERRUPTED
     except BrokenPipeError:
         # The reader of the output, such as head or a pager, has ended.
         _stop_output()
-        return 1
+        code = 1
     return code
 
 
-def _run(verb: Subcommand, arguments: argparse.Namespace) -> int:
-    """Run a verb, and return its exit code.
+def _print_version(is_asked: bool) -> None:  # Typer gives it so
+    if is_asked:
+        is_copy = (Path(__file__).parents[2] / "pyproject.toml").exists()
+        screen.say(f"sas {version()}{' (a working copy)' if is_copy else ''}")
+        raise typer.Exit
 
-    Raises:
-        UsageError: a package is missing; the text says which extra to install.
+
+@app.callback(epilog=EPILOG)
+def _root(
+    *,
+    show_version: Annotated[  # its callback prints it
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Submit orders and follow them to their end, see what became of them, and act when one fails.
+
+    A page for the person on call: sas docs operating.
     """
-    try:
-        return verb.run(arguments)
-    except ImportError as error:
-        extra = verb.name if verb.name in {"desk", "sim"} else "cli"
-        explanation = lacking(error, extra)
-        if explanation is error:
-            raise
-        raise UsageError(str(explanation)) from error
+
+
+def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
+    app.command(name, rich_help_panel=group, **settings)(verb)
+
+
+def _add_old_name(name: str, successor: str) -> None:
+    @app.command(
+        name,
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        add_help_option=False,
+    )
+    def _old() -> None:
+        screen.complain(f"sas: there is no {name} any more: use `{successor}`")
+        raise typer.Exit(USAGE)
+
+
+for _name, _successor in OLD_NAMES.items():
+    _add_old_name(_name, _successor)
+
+
+# BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
+def _bridge(verb: Any, group: str) -> None:
+    import argparse  # noqa: PLC0415
+
+    from sas.cli.arguments import system_environment  # noqa: PLC0415
+
+    @app.command(
+        verb.name,
+        rich_help_panel=group,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        add_help_option=False,
+        help=verb.summary,
+    )
+    def _run(context: typer.Context) -> None:
+        parser = argparse.ArgumentParser(
+            prog=f"sas {verb.name}",
+            description=verb.description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(parser)
+        arguments = parser.parse_args(context.args)
+        arguments.parser = parser
+        with system_environment(verb):
+            raise typer.Exit(verb.run(arguments))
+
+
+def _bridge_all() -> None:
+    from sas.cli import (  # noqa: PLC0415
+        act,
+        callback,
+        desk,
+        docs,
+        infra,
+        listing,
+        look,
+        new,
+        sim,
+        submit,
+        why,
+        workflows,
+    )
+
+    for group, modules in (
+        (ORDERS, (submit, listing, look, why)),
+        (REPAIR, (act, callback)),
+        (SYSTEM, (desk,)),
+        (DEVELOPMENT, (workflows, sim, new, infra, docs)),
+    ):
+        for module in modules:
+            for verb in module.VERBS:
+                if verb.name not in OLD_NAMES:
+                    _bridge(verb, group)
+
+
+_bridge_all()
 
 
 def _prepare_output() -> None:
@@ -136,33 +200,3 @@ def _prepare_output() -> None:
 def _stop_output() -> None:
     """Discard the text that is still in the buffer, because the last flush would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs."""
-    parser = argparse.ArgumentParser(
-        prog="sas",
-        description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
-        "see what became of them, and act when one fails (sas docs operating).",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"sas {_version()}")
-    parser.set_defaults(verb=None)
-    verbs = parser.add_subparsers(metavar="VERB")
-    for verb in VERBS:
-        subparser = verbs.add_parser(
-            verb.name,
-            help=verb.summary,
-            description=verb.description,
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.add_arguments(subparser)
-        subparser.set_defaults(verb=verb)
-    return parser
-
-
-def _version() -> str:
-    project_file = Path(__file__).parents[2] / "pyproject.toml"
-    return f"{version()} (a working copy)" if project_file.exists() else version()

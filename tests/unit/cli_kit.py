@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from sas.cli import application, output
+from sas.cli import application, output, screen
 from sas.cli import arguments as args
+from sas.cli import system as systems
 from sas.cli.main import main
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -41,7 +42,11 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
         yield memory
 
+    async def opened_store(where: systems.Storage) -> StateStore:
+        return memory
+
     monkeypatch.setattr(args, "open_store", opened)
+    monkeypatch.setattr(systems, "open_store", opened_store)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     without_project(monkeypatch)
     return memory
@@ -192,9 +197,18 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
     async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
         yield bus
 
+    async def opened_store(where: systems.Storage) -> StateStore:
+        return system.store
+
+    async def opened_bus(endpoint: object) -> MessageBus:
+        return bus
+
     monkeypatch.setattr(args, "open_store", open_store)
     monkeypatch.setattr(args, "open_bus", open_bus)
+    monkeypatch.setattr(systems, "open_store", opened_store)
+    monkeypatch.setattr(systems, "open_bus", opened_bus)
     monkeypatch.setattr(output, "now", system.clock.now)
+    monkeypatch.setattr(screen, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
     monkeypatch.setenv("SAS_OPERATOR", "ann")
@@ -222,7 +236,11 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
         yield  # type: ignore[unreachable]
 
+    async def refused_store(where: systems.Storage) -> StateStore:
+        raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
+
     monkeypatch.setattr(args, "open_store", refused)
+    monkeypatch.setattr(systems, "open_store", refused_store)
 
 
 MINUTE = timedelta(minutes=1)

@@ -1,0 +1,71 @@
+"""The options that several verbs share."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from sas.cli import screen
+from sas.operate.errors import UsageError
+
+OrderID = Annotated[str, typer.Argument(metavar="ORDER_ID", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+App = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE",
+        help="The application (default: app of [tool.sas] in pyproject.toml).",
+        show_default=False,
+    ),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Your name in the journal (default: SAS_OPERATOR, or your user).",
+        show_default=False,
+    ),
+]
+Reason = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="Why you do this, for the journal.", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would happen.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN", help="Only since then: 30m, 1h, 2d, or a time in UTC.", show_default=False
+    ),
+]
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+def moment(text: str) -> datetime:
+    """Return the moment that an option names, such as ``30m`` (30 minutes ago) or a time.
+
+    A time without a zone is in UTC.
+
+    Raises:
+        UsageError: the text names no moment.
+    """
+    span = _SPAN.fullmatch(text)
+    if span:
+        number, unit = span.groups()
+        try:
+            return screen.now() - timedelta(**{_UNITS[unit]: int(number)})
+        except (OverflowError, ValueError):
+            pass
+    try:
+        instant = datetime.fromisoformat(text)
+        instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
+        ) from None

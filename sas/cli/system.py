@@ -1,0 +1,241 @@
+"""The system that a verb works on: its settings, its table and its namespace.
+
+``run`` gives a verb a ``System``, which opens the table and the namespace when the verb asks for
+them. If nothing is printed for some seconds, it says what the verb waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import typer
+
+from sas.adapters.endpoints import Endpoint
+from sas.cli import screen
+from sas.config import SettingError, read_queues, read_table_name, read_tables
+from sas.domain.queues import Queues
+from sas.environment import (
+    CONNECTION,
+    NOTHING,
+    OF_TABLES,
+    StackError,
+    here,
+    names_a_system,
+    service_bus,
+)
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
+from sas.ports import (
+    BusUnavailableError,
+    OperatorBus,
+    OtherVersionError,
+    StateStore,
+    StoreMismatchError,
+    StoreUnavailableError,
+    UndeliverableError,
+)
+
+SILENCE_S = 3.0
+"""After so many seconds without a word, the command says what it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage account and the state store's table in it."""
+
+    endpoint: Endpoint
+    table: str
+
+
+@dataclass
+class System:
+    """The table, the namespace and the queues' names, as the environment has them.
+
+    ``waits_for`` says in words what the verb has asked last.
+    """
+
+    queues: Queues
+    waits_for: str = "the system"
+    _resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _store: StateStore | None = None
+    _bus: OperatorBus | None = None
+
+    async def store(self) -> StateStore:
+        """Return the state store.
+
+        Raises:
+            UsageError: the environment names no table, or one that cannot exist.
+            NotPossibleError: there is no such table.
+            ServiceUnavailableError: the account does not answer, or refuses.
+        """
+        if self._store is None:
+            storage = read_storage(os.environ)
+            address = storage.endpoint.address or "the storage account"
+            self.waits_for = f"table {storage.table} of {address}"
+            self._store = await open_store(storage)
+            self._resources.push_async_callback(self._store.close)
+        return self._store
+
+    async def bus(self) -> OperatorBus:
+        """Return the Service Bus namespace.
+
+        Raises:
+            UsageError: the environment names none, or one that cannot exist.
+        """
+        if self._bus is None:
+            endpoint = read_bus(os.environ)
+            self.waits_for = f"Service Bus {endpoint.address or ''}".rstrip()
+            self._bus = await open_bus(endpoint)
+            self._resources.push_async_callback(self._bus.close)
+        return self._bus
+
+    async def bus_if_any(self) -> OperatorBus | None:
+        """Return the Service Bus namespace; None if the environment names none."""
+        return await self.bus() if service_bus(os.environ) else None
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        await self._resources.aclose()
+
+
+def run(work: Callable[[System], Awaitable[int]]) -> None:
+    """Run the work of a verb on the system, and end the command with its exit code.
+
+    Raises:
+        typer.Exit: always, with the exit code.
+        CommandError: the verb ends with a sentence.
+    """
+    with environment():
+        try:
+            code = asyncio.run(_work(work))
+        except KeyboardInterrupt:
+            code = screen.INTERRUPTED
+    raise typer.Exit(code)
+
+
+async def _work(work: Callable[[System], Awaitable[int]]) -> int:
+    system = System(read_queues(os.environ))
+    watch = asyncio.create_task(_break_silence(system))
+    try:
+        return await work(system)
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as error:
+        raise ServiceUnavailableError(str(error)) from None
+    except (BusUnavailableError, UndeliverableError) as error:
+        raise ServiceUnavailableError(str(error)) from None
+    finally:
+        watch.cancel()
+        await system.close()
+
+
+async def _break_silence(system: System) -> None:
+    """Say once what the verb waits for, if it prints nothing for some seconds."""
+    screen.begin()
+    while (remaining_s := SILENCE_S - screen.silent_s()) > 0:  # noqa: ASYNC110  # no event: a clock
+        await asyncio.sleep(remaining_s)
+    screen.complain(f"sas: waiting for {system.waits_for}. Ctrl-C ends this")
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    """Give the process the settings of the system that the verb works on.
+
+    If the environment names no system, the settings come from the stack that runs here, if any. At
+    the end of this context, the environment is as it was before.
+
+    Raises:
+        UsageError: the file with the settings of the stack cannot be used.
+    """
+    try:
+        system = here()
+    except StackError as error:
+        raise UsageError(str(error)) from None
+    if system.stack and screen.is_terminal(sys.stderr):
+        screen.complain(f"sas: using {system.stack}")
+    before = dict(os.environ)
+    os.environ.update(system.settings)
+    try:
+        yield
+    finally:
+        for name in system.settings.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def read_storage(env: Mapping[str, str]) -> Storage:
+    """Return the table that the environment names.
+
+    Raises:
+        UsageError: the environment names no table, or one that cannot exist.
+    """
+    try:
+        return Storage(read_tables(env), read_table_name(env))
+    except SettingError as error:
+        if not names_a_system(env):
+            raise UsageError(f"{NOTHING}; or set {OF_TABLES[0]} or {OF_TABLES[1]}") from None
+        raise UsageError(str(error)) from None
+
+
+async def open_store(storage: Storage) -> StateStore:
+    """Open the state store. Raises as ``System.store``."""
+    # Slow to import (Azure's SDK), and not needed for --help.
+    from sas.adapters.tables.store import NoStoreError, connect_existing  # noqa: PLC0415
+
+    try:
+        return await connect_existing(storage.endpoint, storage.table)
+    except NoStoreError as error:
+        raise NotPossibleError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(
+            f"the storage connection string cannot be read: {str(error).rstrip('.')}. It looks "
+            "like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
+            "EndpointSuffix=core.windows.net"
+        ) from None
+
+
+def read_bus(env: Mapping[str, str]) -> Endpoint:
+    """Return the Service Bus namespace that the environment names.
+
+    Raises:
+        UsageError: the environment names no namespace, or one that cannot exist.
+    """
+    namespace = service_bus(env)
+    if namespace and "=" in namespace:
+        return Endpoint(connection_string=namespace)
+    if not namespace:
+        prefix = "no connection:" if names_a_system(env) else f"{NOTHING}; or"
+        raise UsageError(
+            f"{prefix} set {CONNECTION} to a Service Bus connection string, or "
+            f"{CONNECTION}__fullyQualifiedNamespace to the namespace's host name"
+        )
+    if "." not in namespace or "/" in namespace:
+        raise UsageError(
+            f"connection {namespace[:80]!r} is neither a connection string (Endpoint=sb://...) "
+            "nor a namespace's host name (NAME.servicebus.windows.net)"
+        )
+    return Endpoint(address=namespace)
+
+
+async def open_bus(endpoint: Endpoint) -> OperatorBus:
+    """Open the bus.
+
+    Raises:
+        UsageError: the connection string cannot be read.
+    """
+    from sas.adapters.queues import OperatorServiceBus  # noqa: PLC0415  # slow to import
+
+    try:
+        return OperatorServiceBus.connect(endpoint)
+    except ValueError as error:
+        raise UsageError(unreadable(error)) from None
+
+
+def unreadable(error: ValueError) -> str:
+    """Return the sentence that a connection string of Service Bus cannot be read."""
+    return (
+        f"the connection string cannot be read: {error} It looks like "
+        "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
+    )
