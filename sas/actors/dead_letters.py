@@ -22,7 +22,8 @@ that expired. A dead letter goes like this:
 Some letters need less. A request for which its step no longer waits is dropped. Otherwise the
 supervisor recovers the step at CompleteBy. A message of ``orders-rejected`` that expired unread
 goes back there. An expired alert is put aside without a new alert, because an alert about an alert
-could repeat without end.
+could repeat without end. A notification that its application did not read is counted in the
+incident of its queue, and removed (``sas.engine.rejections``).
 
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
@@ -125,6 +126,10 @@ class DeadLetters:
             await self._internal(delivery, queue)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
+        elif queues.is_response(source):
+            order_id = delivery.properties.get("sas_order_id") or delivery.message_id
+            why = _why_unread(delivery.properties.get("DeadLetterReason"))
+            await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:
             await self._put_aside(delivery, None)
 
@@ -255,6 +260,23 @@ def _names_its_source(body: bytes) -> bool:
     except MalformedError:
         return b"eadlettersource" in body.lower() or b"\\u" in body
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
+
+
+def _why_unread(reason: object) -> str:
+    """Return why an application did not get a notification, after the name of its queue."""
+    match reason:
+        case "TTLExpiredException":
+            return "is not read: notifications expire in it. Its application's team must read it"
+        case "MaxDeliveryCountExceeded":
+            return (
+                "has notifications that its application receives again and again and never "
+                "completes. Its team must repair the application"
+            )
+        case _:
+            return (
+                f"has notifications that its application refuses ({str(reason)[:100]}). Its team "
+                "must say why"
+            )
 
 
 def _is_fence(entry: JournalEntry) -> bool:

@@ -28,7 +28,7 @@ from datetime import datetime
 
 from sas.domain.change import Decision
 from sas.domain.claim import ByScheduler, dispatch, is_cancelled, is_out, replace_step, with_step
-from sas.domain.expire import end_cancelled, fail, resting_incident
+from sas.domain.expire import end_cancelled, fail, resting_incident, resting_name
 from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
     Direction,
@@ -58,6 +58,8 @@ def answer(
     if reply.direction is Direction.DO and is_cancelled(step):
         ended = replace(step, result=reply.result) if reply.result is not None else step
         return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
+    # A call was made and answered. If an earlier one had to rest, the reason may be over.
+    rested = resting_name(order, step) if step.epoch > 1 else None
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
     match reply.direction, reply.outcome:
         case Direction.DO, Outcome.DONE:
@@ -70,7 +72,7 @@ def answer(
         case _:
             by = ByScheduler(instance)
             decision = fail(order, step, fault, rules, now=now, decided_by=by)
-    return decision
+    return replace(decision, ended=rested)
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -137,10 +139,9 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Deci
         order,
         step,
         rules=rules,
-        text="cannot begin: the circuit of its service is open, all call slots are taken, or its "
-        "content cannot be read (another alert says so). "
-        "No failure is counted, and it is tried again automatically. Check that service; cancel "
-        "orders that cannot wait.",
+        text="cannot begin: all call slots are taken (SAS_AGENT_LIMITS), or its content cannot be "
+        "read (another alert says so). No failure is counted, and it is tried again automatically. "
+        "Check that service; cancel orders that cannot wait.",
         now=now,
         until=until,
     )

@@ -42,7 +42,7 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.COMMAND_REFUSED: _WHY,
     AlertKind.REJECTED: _REJECTED,
     AlertKind.DEAD_LETTERED: _REJECTED,
-    AlertKind.UNDELIVERABLE: _REJECTED,
+    AlertKind.UNDELIVERABLE: "sas incidents",
     AlertKind.BREAKER_OPEN: "sas circuits {agent}",
     AlertKind.AGENT_FAILING: "sas incidents",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
