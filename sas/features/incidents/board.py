@@ -224,7 +224,7 @@ class IncidentBoard:
 
     def _saw(self, incident: Incident, *order_ids: str) -> str:
         name = name_of(incident.kind, incident.scope)
-        self._remember(name, Sightings(incident, len(order_ids), order_ids))
+        self._remember(name, Sightings(incident=incident, times=len(order_ids), orders=order_ids))
         return name
 
     async def _is_explained(self, incident: Incident, order_ids: tuple[str, ...]) -> bool:

@@ -43,7 +43,7 @@ _END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
     """What an instance saw of one incident since its last write: how often, and which orders.
 
@@ -64,10 +64,10 @@ class Sightings:
             until=max(self.incident.until, later.incident.until),
         )
         return Sightings(
-            merged,
-            self.times + later.times,
-            _some(self.orders, later.orders),
-            self.begins or later.begins,
+            incident=merged,
+            times=self.times + later.times,
+            orders=_some(self.orders, later.orders),
+            begins=self.begins or later.begins,
         )
 
 
@@ -164,7 +164,7 @@ def behind(active: ActiveIncident, times: int, orders: tuple[str, ...]) -> Sight
         workflow=active.workflow,
         agent=active.agent,
     )
-    return Sightings(incident, times, orders, begins=False)
+    return Sightings(incident=incident, times=times, orders=orders, begins=False)
 
 
 def next_alert_at(active: ActiveIncident) -> datetime:
