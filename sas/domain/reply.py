@@ -58,7 +58,7 @@ def answer(
     if reply.direction is Direction.DO and is_cancelled(step):
         ended = replace(step, result=reply.result) if reply.result is not None else step
         return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
-    ended = resting_name(order, step) if _rested(step) else None
+    over = resting_name(order, step) if _rested(step) else None
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
     match reply.direction, reply.outcome:
         case Direction.DO, Outcome.DONE:
@@ -71,7 +71,7 @@ def answer(
         case _:
             by = ByScheduler(instance)
             decision = fail(order, step, fault, rules, now=now, decided_by=by)
-    return replace(decision, ended=ended)
+    return replace(decision, ended=over)
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -148,9 +148,10 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Deci
         order,
         step,
         rules=rules,
-        text="cannot begin: all call slots are taken (SAS_AGENT_LIMITS), or its content cannot be "
-        "read (another alert says so). No failure is counted, and it is tried again automatically. "
-        "Check that service; cancel orders that cannot wait.",
+        text="cannot begin: the circuit of its service is open, all call slots are taken, or its "
+        "content cannot be read (another alert says so). "
+        "No failure is counted, and it is tried again automatically. Check that service; cancel "
+        "orders that cannot wait.",
         now=now,
         until=until,
     )

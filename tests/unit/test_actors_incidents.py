@@ -174,7 +174,7 @@ async def test_steps_that_rest_while_a_circuit_is_open_are_named_by_its_incident
     await sweeps(system, 18)
     assert alerts_sent(system) == ["breaker-open"] * 2
     text = system.alerts()[-1].text
-    assert "Steps that rested behind it so far: 3, of orders such as O-" in text
+    assert "Waits behind it so far: 3, of orders such as O-" in text
     await open_circuit(system, is_open=False)
     assert alerts_sent(system)[-1] == "cleared"
 

@@ -27,7 +27,7 @@ def sightings(
         since=since,
         until=until,
     )
-    return Sightings(incident=incident, times=times or len(orders), orders=orders)
+    return Sightings(incident, times or len(orders), orders)
 
 
 def begun() -> ActiveIncident:

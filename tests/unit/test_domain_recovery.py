@@ -139,7 +139,7 @@ def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
     assert order.incident is not None
     assert order.incident.scope == "test version 1, step a"
-    assert "In test version 1, step a cannot begin: all call slots are" in order.incident.text
+    assert "In test version 1, step a cannot begin: the circuit" in order.incident.text
     assert order.undo()
     assert order.claim()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))

@@ -88,6 +88,7 @@ class IncidentBoard:
         self._to = to
         self._checks = checks
         self._seen: dict[str, Sightings] = {}
+        self._behind: dict[str, Sightings] = {}
         self._active: dict[str, ActiveIncident | None] = {}
         self._looked_at: dict[str, datetime] = {}
         self._noted_at: datetime | None = None
@@ -176,16 +177,13 @@ class IncidentBoard:
         ``ended`` is not None if it is over, and may say why.
         """
         now = self._clock.now()
-        active = value.value if value else None
-        if active is not None and (ended is not None or rules.is_over(active, now)):
-            if active.alerts_sent:
-                await self._send(_over(active, now, ended or ""))
-            active = None
-        sightings = self._seen.pop(name, None)
-        # What was seen before the end is over as well.
-        if ended is not None or (active is None and sightings and not sightings.begins):
+        active = await self._still_active(value.value if value else None, ended)
+        sightings, behind = self._seen.pop(name, None), self._behind.pop(name, None)
+        if ended is not None:  # what was seen before is over as well
             sightings = None
         try:
+            if active is not None and behind is not None:  # it begins no incident
+                active = rules.seen(active, behind, now)
             if sightings is not None:
                 active = rules.seen(active, sightings, now)
             if active is not None and not active.alerts_sent:
@@ -198,10 +196,21 @@ class IncidentBoard:
                 await self._written(name, active, value)
         except (ConflictError, StoreUnavailableError, BusUnavailableError):
             if sightings is not None:
-                self._remember(name, sightings)
+                _remember(self._seen, name, sightings)
             raise
         self._active[name] = active
         self._looked_at[name] = now
+
+    async def _still_active(
+        self, active: ActiveIncident | None, ended: str | None
+    ) -> ActiveIncident | None:
+        """Return an incident that goes on. The end of another one is alerted."""
+        now = self._clock.now()
+        if active is None or (ended is None and not rules.is_over(active, now)):
+            return active
+        if active.alerts_sent:
+            await self._send(_over(active, now, ended or ""))
+        return None
 
     async def _written(
         self, name: str, active: ActiveIncident | None, value: SharedValue[Any] | None
@@ -224,7 +233,7 @@ class IncidentBoard:
 
     def _saw(self, incident: Incident, *order_ids: str) -> str:
         name = name_of(incident.kind, incident.scope)
-        self._remember(name, Sightings(incident=incident, times=len(order_ids), orders=order_ids))
+        _remember(self._seen, name, Sightings(incident, len(order_ids), order_ids))
         return name
 
     async def _is_explained(self, incident: Incident, order_ids: tuple[str, ...]) -> bool:
@@ -237,7 +246,7 @@ class IncidentBoard:
         active = value.value if value else None
         if active is None or rules.is_over(active, self._clock.now()):
             return False
-        self._remember(name, rules.behind(active, len(order_ids), order_ids))
+        _remember(self._behind, name, rules.behind(active, len(order_ids), order_ids))
         return True
 
     def _explained(self, values: Mapping[str, SharedValue[ActiveIncident | None]]) -> Explained:
@@ -252,7 +261,7 @@ class IncidentBoard:
             reason = values.get(name_of(*explanation))
             if reason is not None and reason.value and not rules.is_over(reason.value, now):
                 sightings = rules.behind(reason.value, active.times, active.orders)
-                self._remember(name_of(*explanation), sightings)
+                _remember(self._behind, name_of(*explanation), sightings)
                 kind, scope = explanation
                 explained[name] = f" Its steps rest behind {kind.value}, {scope}."
         return explained
@@ -260,10 +269,6 @@ class IncidentBoard:
     def _rests(self, name: str, active: ActiveIncident | None) -> bool:
         now = self._clock.now()
         return active is not None and rules.rests(active, self._seen.get(name), now)
-
-    def _remember(self, name: str, sightings: Sightings) -> None:
-        before = self._seen.get(name)
-        self._seen[name] = before.and_then(sightings) if before else sightings
 
     def _is_known(self, name: str) -> bool:
         active = self._active.get(name)
@@ -276,6 +281,11 @@ class IncidentBoard:
             await self._external.send([alert(body, self._to)], "incident")
         except UndeliverableError as error:
             log.error("no queue takes the alert %r: %s", body.text, error)  # noqa: TRY400
+
+
+def _remember(seen: dict[str, Sightings], name: str, sightings: Sightings) -> None:
+    before = seen.get(name)
+    seen[name] = before.and_then(sightings) if before else sightings
 
 
 def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:

@@ -43,18 +43,16 @@ _END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sightings:
     """What an instance saw of one incident since its last write: how often, and which orders.
 
-    A health check names no order, and does not count. With ``begins`` False they belong to an
-    incident that explains them, and begin none if that is over.
+    A health check names no order, and does not count.
     """
 
     incident: Incident
     times: int
     orders: tuple[str, ...]
-    begins: bool = True
 
     def and_then(self, later: Sightings) -> Sightings:
         """Return these and later ones of the same incident together."""
@@ -63,12 +61,7 @@ class Sightings:
             since=min(self.incident.since, later.incident.since),
             until=max(self.incident.until, later.incident.until),
         )
-        return Sightings(
-            incident=merged,
-            times=self.times + later.times,
-            orders=_some(self.orders, later.orders),
-            begins=self.begins or later.begins,
-        )
+        return Sightings(merged, self.times + later.times, _some(self.orders, later.orders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +157,7 @@ def behind(active: ActiveIncident, times: int, orders: tuple[str, ...]) -> Sight
         workflow=active.workflow,
         agent=active.agent,
     )
-    return Sightings(incident=incident, times=times, orders=orders, begins=False)
+    return Sightings(incident, times, orders)
 
 
 def next_alert_at(active: ActiveIncident) -> datetime:
@@ -204,7 +197,7 @@ def _seen_by(active: ActiveIncident) -> str:
     if active.kind is AlertKind.UNDELIVERABLE:
         return f". Notifications given up so far: {count}, of orders such as {named}"
     if active.kind is AlertKind.BREAKER_OPEN:
-        return f". Steps that rested behind it so far: {count}, of orders such as {named}"
+        return f". Waits behind it so far: {count}, of orders such as {named}"
     if not active.alerts_sent:
         return f", first seen by order {named}"
     return f", seen {count} times so far, by orders such as {named}"
