@@ -283,9 +283,9 @@ class IncidentBoard:
             log.error("no queue takes the alert %r: %s", body.text, error)  # noqa: TRY400
 
 
-def _remember(seen: dict[str, Sightings], name: str, sightings: Sightings) -> None:
-    before = seen.get(name)
-    seen[name] = before.and_then(sightings) if before else sightings
+def _remember(memory: dict[str, Sightings], name: str, sightings: Sightings) -> None:
+    before = memory.get(name)
+    memory[name] = before.and_then(sightings) if before else sightings
 
 
 def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:
