@@ -213,6 +213,7 @@ def assemble(
             external=external,
             report_mismatch=context.report_mismatch,
             run_on=run_on,
+            dead_letters=settings.queues.dead_letters,
         ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),

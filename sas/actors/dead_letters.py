@@ -36,7 +36,7 @@ handling succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -55,6 +55,7 @@ from sas.domain.claim import is_out
 from sas.domain.ids import URGENT_SUFFIX, cause_of
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Direction, Order
+from sas.engine import receiver
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
@@ -236,13 +237,10 @@ class DeadLetters:
         await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
-        why = delivery.properties.get("DeadLetterReason") or Reason.DEAD_LETTERED
-        description = delivery.properties.get("DeadLetterErrorDescription")
-        details = f": {description}" if description else ""
         return Rejection(
             body=delivery.body,
             reason=Reason.DEAD_LETTERED,
-            description=f"the queue gave it up ({why}{details})"[:1000],
+            description=_why_dead(delivery.properties)[:1000],
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,
             order_id=order_id,
@@ -260,6 +258,25 @@ def _names_its_source(body: bytes) -> bool:
     except MalformedError:
         return b"eadlettersource" in body.lower() or b"\\u" in body
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
+
+
+def _why_dead(properties: Mapping[str, object]) -> str:
+    """Return why a queue gave a message up."""
+    reason = properties.get("DeadLetterReason")
+    description = properties.get("DeadLetterErrorDescription")
+    match reason:
+        case receiver.FAILED:
+            return f"its function failed each time, in the end with {description}"
+        case "MaxDeliveryCountExceeded":
+            return (
+                "its function ended each time without an answer or an error: its process was "
+                "killed, or ran out of time or memory, or all that it needs was away"
+            )
+        case "TTLExpiredException":
+            return "no function received it before it expired"
+        case _:
+            details = f": {description}" if description else ""
+            return f"its queue gave it up ({reason or Reason.DEAD_LETTERED}{details})"
 
 
 def _why_unread(reason: object) -> str:

@@ -15,7 +15,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
 from sas.engine.context import Context
 from sas.engine.delivery import FAILING_CHECK, LEFT_SINCE
-from sas.engine.failing_agent import explained
+from sas.engine.explained import explained
 from sas.ports import Business, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
