@@ -325,5 +325,6 @@ def _alert(
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
         error=external.Error(fault.code, fault.message) if fault else None,
+        fingerprint=f"{step.name}/{fault.code}" if step and fault else None,
     )
     return alert(body, to)

@@ -104,6 +104,7 @@ class Rejections:
             text=text,
             id=f"{base}/alert",
             order_id=rejection.order_id,
+            fingerprint=f"{rejection.source_queue}/{rejection.reason}",
         )
         try:
             await self._external.send([alert(body, self._to)], rejection.order_id or base)

@@ -105,6 +105,28 @@ async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notificat
     assert (system.notices(), system.state()) == (["rejected"], "Rejected")
 
 
+async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its_line() -> None:
+    system = kit()
+    system.store.commit = broken  # type: ignore[method-assign]
+    assert await system.receive(Message(QUEUES.orders, "m-1", order()), count=5) is None
+    del system.store.commit  # type: ignore[method-assign]
+    given_up = system.bus.take(QUEUES.dead_letters)
+    assert given_up is not None
+    await system.run(system.receiver.receive(system.dead_letters.handle, delivery(given_up)))
+    (alert,) = system.alerts()
+    line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
+    assert alert.text == (
+        "A message of queue orders was put on orders-rejected: its function failed each time, in "
+        f"the end with RuntimeError: out of luck ({line})"
+    )
+    assert (alert.kind, alert.fingerprint) == ("rejected", "orders/dead-lettered")
+    assert system.state() == "Rejected"
+
+
+async def broken(_change: Any) -> Any:
+    raise RuntimeError("out of luck")
+
+
 async def test_an_order_dead_lettered_twice_is_notified_under_the_same_ids() -> None:
     system = kit()
     for _ in range(2):
