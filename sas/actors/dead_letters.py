@@ -129,7 +129,7 @@ class DeadLetters:
             await self._request(delivery)
         elif queues.is_response(source):
             order_id = delivery.properties.get("sas_order_id") or delivery.message_id
-            why = _why_unread(delivery.properties.get("DeadLetterReason"))
+            why = _why_unread(delivery.properties)
             await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:
             await self._put_aside(delivery, None)
@@ -279,9 +279,13 @@ def _why_dead(properties: Mapping[str, object]) -> str:
             return f"its queue gave it up ({reason or Reason.DEAD_LETTERED}{details})"
 
 
-def _why_unread(reason: object) -> str:
+def _why_unread(properties: Mapping[str, object]) -> str:
     """Return why an application did not get a notification, after the name of its queue."""
+    reason = properties.get("DeadLetterReason")
     match reason:
+        case receiver.REFUSED:
+            why = str(properties.get("DeadLetterErrorDescription"))[:500]
+            return f"refuses notifications: {why}. Create it, or let this app send to it"
         case "TTLExpiredException":
             return "is not read: notifications expire in it. Its application's team must read it"
         case "MaxDeliveryCountExceeded":

@@ -94,6 +94,8 @@ DELIVERIES_MAX = 5
 """Deliveries after which Service Bus gives up a message of a working queue (infra/queues.json)."""
 FAILED = "FunctionFailed"
 """The DeadLetterReason of a message that is given up here. Its description is the last error."""
+REFUSED = "QueueRefuses"
+"""The DeadLetterReason of a notification that its queue refuses. Its description is why."""
 CUT_AFTER = timedelta(seconds=20)
 """A handler that still runs this long after its ``ends_at`` is cancelled."""
 
@@ -209,18 +211,9 @@ class Receiver:
         is_last = (delivery.count or 0) >= DELIVERIES_MAX
         if not is_last or delivery.queue.partition("/")[0] == self.dead_letters:
             return False
-        letter = Message(
-            self.dead_letters,
-            f"given-up/{digest_id(delivery.queue, delivery.message_id)}",
-            delivery.body,
-            properties={
-                **_read(delivery, "sas_", "trace"),
-                FIRST_ID: delivery.message_id,
-                SOURCE: delivery.queue,
-                "DeadLetterReason": FAILED,
-                "DeadLetterErrorDescription": explained(error),
-            },
-        )
+        properties = _read(delivery, "sas_", "trace")
+        message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
+        letter = dead_letter(self.dead_letters, message, FAILED, explained(error))
         try:
             await self.bus.send([letter])
         except (UnavailableError, UndeliverableError) as outage:
@@ -307,6 +300,25 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     """Return the pause in seconds after a message was put back ``times`` times: it grows."""
     ceiling = min(FIRST_DELAY_S * 2.0 ** min(times, 30), delay_max_s)
     return ceiling * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
+
+
+def dead_letter(queue: str, message: Message, reason: str, description: str) -> Message:
+    """Return a message as Service Bus would dead-letter it from its queue to ``queue``.
+
+    Only this system may send to that queue, so its source is believed.
+    """
+    return Message(
+        queue,
+        f"given-up/{digest_id(message.queue, message.message_id)}",
+        message.body,
+        properties={
+            **message.properties,
+            FIRST_ID: message.message_id,
+            SOURCE: message.queue,
+            "DeadLetterReason": reason,
+            "DeadLetterErrorDescription": description,
+        },
+    )
 
 
 def is_copy(message: Message) -> bool:

@@ -2,7 +2,9 @@
 
 A notification is never kept. What it tells follows from its order, which goes on. That its
 application does not get it is the application's matter, so all of them are one incident of the
-response queue, with their number. A crash may lose those that an instance counted in its last
+response queue, with their number. One that its queue refuses goes to ``dead-letters`` first, as one
+that expires does: if this app has lost the right to send, that queue refuses it too, and the
+message that led to it is put back. A crash may lose those that an instance counted in its last
 minute, and a redelivery may count one twice.
 """
 
@@ -22,6 +24,7 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert, notification
+from sas.engine.receiver import REFUSED, dead_letter
 from sas.ports import (
     Clock,
     Message,
@@ -135,7 +138,7 @@ class Rejections:
         await self._send([self._kept(part, f"rejected/again/{again}", rejection.body)])
 
     async def _send(self, messages: list[Message]) -> None:
-        """Send to the rejected queue. There is no other place for what it refuses.
+        """Send to a queue of this system. There is no other place for what it refuses.
 
         Raises:
             QueueRefusesError: put the message back. A right may be missing for a while.
@@ -173,8 +176,8 @@ class Rejections:
         if self._to.queues.is_response(message.queue):
             if len(self._refusing) < REFUSING_MAX:
                 self._refusing.add(message.queue)
-            why = f"refuses notifications: {refused}. Create it, or let this app send to it"
-            await self.give_up_notification(message.queue, order_id, why)
+            letter = dead_letter(self._to.queues.dead_letters, message, REFUSED, str(refused))
+            await self._send([letter])
             return
         rejection = Rejection(
             body=message.body,
