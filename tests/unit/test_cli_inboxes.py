@@ -276,7 +276,7 @@ def dead(night: Night, queue: str, body: bytes, message_id: str) -> None:
 
 
 def fates(night: Night) -> dict[str, str]:
-    records = night.sas("dlq", "list", "--json", "--app", "tests.unit.test_cli_why:workflows").json
+    records = night.sas("dlq", "list", "--json", "--app", "tests.unit.cli_kit:workflows").json
     return {record["MessageId"]: record["Fate"] for record in records}
 
 
@@ -316,7 +316,7 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
         "fresh": "safe to redrive",
         "alert": "safe to redrive",
     }
-    result = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
+    result = night.sas("dlq", "--app", "tests.unit.cli_kit:workflows")
     assert result.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
     assert result.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
 
@@ -386,7 +386,7 @@ def test_another_submission_of_an_order_that_goes_on_is_done(night: Night) -> No
 
 def test_one_is_explained_with_what_to_do(night: Night) -> None:
     lake(night)
-    app = ("--app", "tests.unit.test_cli_why:workflows")
+    app = ("--app", "tests.unit.cli_kit:workflows")
     result = night.sas("dlq", "explain", "open-request", *app)
     assert "fate      safe to redrive: reserve still waits for it (epoch 1)" in result.lines
     assert result.lines[-1].endswith("repair the cause, then `sas dlq redrive open-request`")
@@ -399,7 +399,7 @@ def test_one_is_explained_with_what_to_do(night: Night) -> None:
 
 def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     lake(night)
-    app = ("--app", "tests.unit.test_cli_why:workflows")
+    app = ("--app", "tests.unit.cli_kit:workflows")
     before = {path: len(messages) for path, messages in night.lying.items()}
     dry_run = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
     assert dry_run.lines[0] == "resend of 6 messages"
