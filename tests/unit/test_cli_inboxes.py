@@ -56,8 +56,8 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
     assert (records[0]["Agent"], records[0]["Attempts"]) == ("payment", 1)
     assert records[0]["Error"] == {"Code": "card-declined", "Message": "the card was declined"}
     assert (records[0]["Command"], result.lines[0].rsplit("  ", 1)[1]) == (
-        "sas why B",
-        "`sas why B`",
+        "sas show B",
+        "`sas show B`",
     )
     night.later(7200)
     assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
@@ -70,7 +70,7 @@ def test_an_alert_of_an_order_that_was_repaired_since_then_says_so(night: Night)
     for order_id, verb in (("A", "resubmit"), ("B", "undo")):
         assert night.sas(verb, order_id, "--reason", "repaired", "--yes").code == 0
     lines = night.sas("alerts").lines
-    assert ["repaired: now Processed  `sas why A`" in line for line in lines[:3]] == [0, 0, 1]
+    assert ["repaired: now Processed  `sas show A`" in line for line in lines[:3]] == [0, 0, 1]
     assert ["repaired: now Compensated" in line for line in lines[:3]] == [0, 1, 0]
     assert "now " not in lines[0]
     records = night.sas("alerts", "--json").json
@@ -81,7 +81,7 @@ def test_an_alert_of_an_order_that_goes_on_says_its_state(night: Night) -> None:
     night.fail("A", DECLINED)
     night.runs = False
     night.play(night.system.hand(command("resubmit", night.system.order("A").seq, "now", "A")))
-    assert "  now Processing  `sas why A`" in night.sas("alerts").lines[0]
+    assert "  now Processing  `sas show A`" in night.sas("alerts").lines[0]
 
 
 def test_an_alert_of_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) -> None:
