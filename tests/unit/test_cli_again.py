@@ -110,5 +110,5 @@ def test_a_second_order_with_an_id_that_is_taken_does_not_reject_the_first(night
     night.play(night.system.submit(order("A", workflow="care"), "m-2"))
     assert [rejection.reason for rejection in night.system.rejected()] == ["order-id-taken"]
     assert "the first order goes on: submit this one with an id of its own" in (
-        night.sas("rejected", "show", "A").out
+        night.sas("messages", "show", "A").out
     )
