@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from sas.cli import screen
 from sas.config import SettingError
@@ -46,8 +48,30 @@ OLD_NAMES: Mapping[str, str] = {
 }
 """The verbs of versions before this one, and what took their place."""
 
+
+
+class _Flags:
+    """A part of a command: its help shows no type beside an option without a value."""
+
+    def get_params(self, context: Any) -> list[Any]:  # Typer gives no public name to its classes
+        params: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Verb(_Flags, TyperCommand):
+    """A verb of the command."""
+
+
+class VerbGroup(_Flags, TyperGroup):
+    """The command, or a verb that has verbs of its own."""
+
+
 app = typer.Typer(
     name="sas",
+    cls=VerbGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -62,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        app(arguments, prog_name="sas")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = app(arguments, prog_name="sas", standalone_mode=False) or 0
+    except TyperException as error:
+        code = error.exit_code
+        _explain(error)
     except CommandError as error:
         screen.complain(f"sas: {error}")
         code = error.exit_code
@@ -86,6 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _stop_output()
         code = 1
     return code
+
+
+def _explain(error: TyperException) -> None:
+    """Print what is wrong with the arguments. A command without arguments has printed its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # it has no public name
+        return
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "sas"
+    text = error.format_message()
+    screen.complain(f"sas: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help")
 
 
 def _print_version(is_asked: bool) -> None:  # Typer gives it so
@@ -112,7 +147,7 @@ def _root(
 
 
 def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
-    app.command(name, rich_help_panel=group, **settings)(verb)
+    app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
 
 
 def _add_old_name(name: str, successor: str) -> None:
