@@ -14,15 +14,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from sas.cli import screen
+from sas.cli import project, screen, sim, workflows
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -49,23 +50,36 @@ OLD_NAMES: Mapping[str, str] = {
 """The verbs of versions before this one, and what took their place."""
 
 
+class _Help:
+    """A part of a command: its help folds as wide as the terminal, and no text of it is markup.
 
-class _Flags:
-    """A part of a command: its help shows no type beside an option without a value."""
+    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example.
+    """
 
-    def get_params(self, context: Any) -> list[Any]:  # Typer gives no public name to its classes
-        params: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
+    help: str | None
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help. No type is written beside an argument, or an option without a value."""
+        from rich.markup import escape  # noqa: PLC0415  # slow to import
+
+        self.help = "\n\n".join(
+            f"[cyan]{escape(cleandoc(part[1:]))}[/]"
+            if part.startswith("\b")
+            else escape(" ".join(part.split("\n")))
+            for part in cleandoc(self.help or "").split("\n\n")
+        )
+        for param in self.get_params(context):  # type: ignore[attr-defined]
+            param.help = escape(param.help or "")
+            if getattr(param, "is_flag", isinstance(param, TyperArgument)):
+                param.display_type_rich = lambda **_: ""
+        super().format_help(context, formatter)  # type: ignore[misc]
 
 
-class Verb(_Flags, TyperCommand):
+class Verb(_Help, TyperCommand):
     """A verb of the command."""
 
 
-class VerbGroup(_Flags, TyperGroup):
+class VerbGroup(_Help, TyperGroup):
     """The command, or a verb that has verbs of its own."""
 
 
@@ -197,22 +211,16 @@ def _bridge_all() -> None:
         act,
         callback,
         desk,
-        docs,
-        infra,
         listing,
         look,
-        new,
-        sim,
         submit,
         why,
-        workflows,
     )
 
     for group, modules in (
         (ORDERS, (submit, listing, look, why)),
         (REPAIR, (act, callback)),
         (SYSTEM, (desk,)),
-        (DEVELOPMENT, (workflows, sim, new, infra, docs)),
     ):
         for module in modules:
             for verb in module.VERBS:
@@ -221,6 +229,20 @@ def _bridge_all() -> None:
 
 
 _bridge_all()
+
+_workflows = typer.Typer(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="Check workflows before a deploy, draw them, or print their AsyncAPI document.",
+)
+for _verb in (workflows.check, workflows.draw, workflows.schema):
+    _workflows.command(cls=Verb)(_verb)
+app.add_typer(_workflows, name="workflows", rich_help_panel=DEVELOPMENT)
+_add("sim", DEVELOPMENT, sim.sim)
+_add("new", DEVELOPMENT, project.new)
+_add("infra", DEVELOPMENT, project.infra)
+_add("docs", DEVELOPMENT, project.docs)
+_add("azd", DEVELOPMENT, project.azd, hidden=True)
 
 
 def _prepare_output() -> None:
