@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sas.cli import screen
+from sas.cli import act, screen
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -130,6 +130,9 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
+for _verb in (act.resubmit, act.skip, act.undo, act.callback):
+    _add(_verb.__name__, REPAIR, _verb)
+
 
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
 def _bridge(verb: Any, group: str) -> None:
@@ -159,8 +162,6 @@ def _bridge(verb: Any, group: str) -> None:
 
 def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
-        act,
-        callback,
         desk,
         docs,
         infra,
@@ -175,7 +176,6 @@ def _bridge_all() -> None:
 
     for group, modules in (
         (ORDERS, (submit, listing, look, why)),
-        (REPAIR, (act, callback)),
         (SYSTEM, (desk,)),
         (DEVELOPMENT, (workflows, sim, new, infra, docs)),
     ):
