@@ -82,7 +82,7 @@ class Intent:
     at_once: bool = False
 
 
-class Act(Record, frozen=True, kw_only=True):
+class ActOutlook(Record, frozen=True, kw_only=True):
     """What a command would do to an order (``would``), or why it is not possible (``problem``).
 
     ``verb`` is the scheduler's word. An undo of an order under way is its ``cancel``, and a skip of
@@ -122,7 +122,7 @@ class ActResult(Record, frozen=True, kw_only=True):
 class OrderCommand:
     """One command for one order.
 
-    ``verb`` is that of its ``Act``. ``seq`` is the seq of the order when the operator saw it. If it
+    ``verb`` is that of its ``ActOutlook``. ``seq`` is the seq of the order when the operator saw it. If it
     is None, the command is carried out at any seq; the scheduler allows this for a cancel only.
     ``reruns`` has the numbers of the steps that it runs again.
     """
@@ -163,9 +163,9 @@ class ActPlan:
     """
 
     intent: Intent
-    acts: list[Act] = field(default_factory=list)
+    acts: list[ActOutlook] = field(default_factory=list)
     commands: list[OrderCommand] = field(default_factory=list)
-    others: list[Act] = field(default_factory=list)
+    others: list[ActOutlook] = field(default_factory=list)
     limited: bool = False
 
     @property
@@ -173,7 +173,7 @@ class ActPlan:
         """How often each failure occurs, in words."""
         return finding.in_words(Counter(name for act in self.acts for name in act.failed))
 
-    def add(self, order: Order, *, seq: int | None = None, repeatable: bool = False) -> Act:
+    def add(self, order: Order, *, seq: int | None = None, repeatable: bool = False) -> ActOutlook:
         """Add an order, and return what the command would do to it.
 
         With ``seq``, a cancel too is refused if the order has changed since. A ``repeatable``
@@ -182,7 +182,7 @@ class ActPlan:
         intent = command_for(order, self.intent)
         failed_steps = _failed_steps(order, intent)
         problem = refusal(order, self.intent)
-        act = Act(
+        act = ActOutlook(
             order_id=order.order_id,
             verb=intent.verb.value,
             process_state=order.process_state.value,
