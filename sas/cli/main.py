@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import project, screen, sim, workflows
+from sas.cli import act, orders, project, screen, sim, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -180,6 +180,14 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
+_add("list", ORDERS, orders.list_orders)
+_add("show", ORDERS, orders.show_order)
+_add("why", ORDERS, orders.show_order, hidden=True)
+_add("resubmit", REPAIR, act.resubmit)
+_add("skip", REPAIR, act.skip)
+_add("undo", REPAIR, act.undo)
+_add("callback", REPAIR, act.callback)
+
 
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
 def _bridge(verb: Any, group: str) -> None:
@@ -209,18 +217,12 @@ def _bridge(verb: Any, group: str) -> None:
 
 def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
-        act,
-        callback,
         desk,
-        listing,
-        look,
         submit,
-        why,
     )
 
     for group, modules in (
-        (ORDERS, (submit, listing, look, why)),
-        (REPAIR, (act, callback)),
+        (ORDERS, (submit,)),
         (SYSTEM, (desk,)),
     ):
         for module in modules:

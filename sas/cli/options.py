@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from sas.cli import screen
+from sas.operate.commands import check_name
 from sas.operate.errors import UsageError
 
 OrderID = Annotated[str, typer.Argument(metavar="ORDER_ID", show_default=False)]
@@ -42,8 +49,24 @@ Since = Annotated[
     ),
 ]
 
+OPERATOR_SETTING = "SAS_OPERATOR"
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+def operator(by: str | None) -> str:
+    """Return the name of the operator as the journal keeps it: ``--by``, the setting, or the user.
+
+    Raises:
+        UsageError: there is no name, or the journal does not take it.
+    """
+    try:
+        name = by or os.environ.get(OPERATOR_SETTING) or getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise UsageError(
+            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
+        ) from None
+    return check_name(name, "--by" if by else OPERATOR_SETTING)
 
 
 def moment(text: str) -> datetime:
@@ -69,3 +92,30 @@ def moment(text: str) -> datetime:
         raise UsageError(
             f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
         ) from None
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """Show Typer the members of a verb's ``chosen`` (a dataclass) as options of the verb."""
+    hints = get_type_hints(verb, include_extras=True)
+    chosen = hints.pop("chosen")
+    members = get_type_hints(chosen, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in signature(verb).parameters.items()
+        if name in hints
+    ]
+    parameters += [
+        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default).replace(
+            annotation=members[option.name]
+        )
+        for option in fields(chosen)
+    ]
+
+    @wraps(verb)
+    def run(*positional: Any, **named: Any) -> None:
+        options = {option.name: named.pop(option.name) for option in fields(chosen)}
+        verb(*positional, **named, chosen=chosen(**options))
+
+    vars(run)["__signature__"] = Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
