@@ -16,10 +16,12 @@ from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker
+from sas.operate import journal as journals
 from sas.operate import why
 from sas.operate.commands import Intent, outlook, refusal
 from sas.operate.finding import is_failed
-from sas.operate.why import Attempt, Fold, Waits
+from sas.operate.journal import Attempt, Fold
+from sas.operate.why import Circuit, Waits
 
 TIMELINE_WIDTH = 1000.0
 BAR_WIDTH_MIN = 8.0
@@ -42,7 +44,7 @@ class StepView:
 
     step: StepRecord
     agent: str | None
-    circuit: Breaker | None
+    circuit: Circuit | None
     attempts: Sequence[Attempt]
     bars: Sequence[AttemptBar]
     undo: str
@@ -92,8 +94,8 @@ def view(
     workflows: Workflows | None,
 ) -> OrderView:
     """Return an order as its page shows it."""
-    agents = why.agents_of(order, journal, workflows)
-    attempts = why.attempts(order, journal)
+    agents = journals.agents_of(order, journal, workflows)
+    attempts = journals.attempts(order, journal)
     start = order.details.submitted_at
     end = max([order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
     steps = []
@@ -104,7 +106,7 @@ def view(
             StepView(
                 step=step,
                 agent=agent,
-                circuit=circuits.get(agent) if agent else None,
+                circuit=why.circuit_of(agent, circuits),
                 attempts=attempts_of_step,
                 bars=[_bar(attempt, start, end) for attempt in attempts_of_step],
                 undo="" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
@@ -116,11 +118,11 @@ def view(
         waits=why.held(
             order,
             why.waits_for(order, now, agents=agents, circuits=circuits),
-            why.left_since(journal),
+            journals.left_since(journal),
         ),
         graph=_graph(order, workflows),
         steps=steps,
-        folds=why.folded(journal)[::-1],
+        folds=journals.folded(order, journal)[::-1],
         removed=journal[0].seq - 1 if journal else 0,
         verbs=verbs_of(order),
         duration=why.spelled(end - start),

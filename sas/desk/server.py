@@ -213,7 +213,8 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await self._whole(order) if content else order
-        step, read = view.waits.step, None
+        step = next((step for step in order.steps if step.name == view.waits.step), None)
+        read = None
         if "where" in query and step is not None:
             agents = {view.waits.agent} if view.waits.agent else set()
             paths = letters.waiting_paths(order, step, self.office.queues, agents)
@@ -238,8 +239,6 @@ class Desk:
             awaiting_steps=[step for step in order.steps if step.awaits_callback],
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
-            message_words=lambda message: why.sent(order, message),
-            change_words=lambda change: why.change(order, change),
             live=urlencode(
                 {"order": order.order_id, "sent": group.key if group else ""}, errors="replace"
             ),

@@ -42,6 +42,7 @@ from sas.features.circuit_breaker.rules import Breaker
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident, is_over
 from sas.operate import finding
+from sas.operate.why import waits_of
 from sas.ports import StateStore, Summary, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -321,7 +322,7 @@ def row_of(order: Order, now: datetime) -> Row:
         submitted_at=order.details.submitted_at,
         seq=order.seq,
         fingerprints=tuple(finding.fingerprints(order)),
-        why=errors or finding.doing(order, now),
+        why=errors or " ".join(waits_of(step, now).awaited for step in order.steps if step.turn),
         steps_done=sum(step.process_state in done for step in order.steps),
         steps=len(order.steps),
         acknowledged_by=order.acknowledged_by,
