@@ -51,37 +51,44 @@ OLD_NAMES: Mapping[str, str] = {
 """The verbs of versions before this one, and what took their place."""
 
 
-class _Help:
-    """A part of a command: its help folds as wide as the terminal, and no text of it is markup.
+def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the class of a command
+    """Make a help fold as wide as the terminal, and no text of it markup.
 
-    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example.
+    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example. No type is
+    written beside an argument or an option without a value, and no range beside a number.
     """
+    from rich.markup import escape  # noqa: PLC0415  # slow to import
 
-    help: str | None
-
-    def format_help(self, context: Any, formatter: Any) -> None:
-        """Write the help. No type is written beside an argument, or an option without a value."""
-        from rich.markup import escape  # noqa: PLC0415  # slow to import
-
-        self.help = "\n\n".join(
-            f"[cyan]{escape(cleandoc(part[1:]))}[/]"
-            if part.startswith("\b")
-            else escape(" ".join(part.split("\n")))
-            for part in cleandoc(self.help or "").split("\n\n")
-        )
-        for param in self.get_params(context):  # type: ignore[attr-defined]
-            param.help = escape(param.help or "")
-            if getattr(param, "is_flag", isinstance(param, TyperArgument)):
-                param.display_type_rich = lambda **_: ""
-        super().format_help(context, formatter)  # type: ignore[misc]
+    command.help = "\n\n".join(
+        f"[cyan]{escape(cleandoc(part[1:]))}[/]"
+        if part.startswith("\b")
+        else escape(" ".join(part.split("\n")))
+        for part in cleandoc(command.help or "").split("\n\n")
+    )
+    for param in command.get_params(ctx):
+        param.help = escape(param.help or "")
+        vars(param)["_get_number_range_help_str"] = str
+        if getattr(param, "is_flag", isinstance(param, TyperArgument)):
+            vars(param)["display_type_rich"] = lambda **_: ""
 
 
-class Verb(_Help, TyperCommand):
+class Verb(TyperCommand):
     """A verb of the command."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _fold(self, ctx)
+        super().format_help(ctx, formatter)
 
-class VerbGroup(_Help, TyperGroup):
+
+class VerbGroup(TyperGroup):
     """The command, or a verb that has verbs of its own."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with a line for each verb."""
+        for command in (self, *self.commands.values()):
+            _fold(command, ctx)
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(
@@ -236,7 +243,7 @@ _bridge_all()
 _workflows = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Check workflows before a deploy, draw them, or print their AsyncAPI document.",
+    help="Check workflows before a deploy, draw them, print their AsyncAPI.",
 )
 for _verb in (workflows.check, workflows.draw, workflows.schema):
     _workflows.command(cls=Verb)(_verb)

@@ -86,7 +86,7 @@ def infra(
         ),
     ] = None,
 ) -> None:
-    """Write what the application needs to be deployed, into the project in this directory.
+    """Write into this project what the application needs to be deployed.
 
     \b
       sas infra

@@ -50,7 +50,7 @@ def sim(  # each is an option
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Play the application's sagas in virtual time, with drawn orders and faults.
+    """Play your sagas in virtual time, with drawn orders and faults.
 
     \b
       sas sim
