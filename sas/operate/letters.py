@@ -332,9 +332,7 @@ def is_dead(letter: Letter, queues: Queues) -> bool:
 async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     """Return what would happen if a dead letter were sent again, by the state of its order."""
     if letter.order_id is None:
-        return Verdict(
-            DeadLetterFate.UNKNOWN, "its body names no order"
-        )
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
     order = await store.load(letter.order_id)
     source = letter.source.removesuffix(URGENT_SUFFIX)
     if queues.takes_orders(letter.source):

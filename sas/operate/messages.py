@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import structs
+
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import parse_key_time
@@ -28,12 +30,14 @@ from sas.domain.order import Order, OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.engine.delivery import FAILING_CHECK
 from sas.operate import finding
+from sas.operate.errors import ServiceUnavailableError
 from sas.operate.letters import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     DeadLetterFate,
     Letter,
     LetterKey,
+    PeekResult,
     Verdict,
     dead_letter_paths,
     is_dead,
@@ -60,7 +64,7 @@ BODY_CHARACTERS = 200
 """So much of a body stands for the cause, if the message has none."""
 
 
-class MessageRow(Record):
+class MessageRow(Record, frozen=True, kw_only=True):
     """One message in a queue.
 
     ``what`` is one of the five words above. ``place`` is the queue or the subqueue, and ``source``
@@ -104,7 +108,7 @@ class MessageRow(Record):
         return ", ".join(filter(None, (agent, attempts)))
 
 
-class AlertGroup(Record):
+class AlertGroup(Record, frozen=True, kw_only=True):
     """Alerts of one cause. ``message_id``, ``cause`` and ``command`` are those of the newest.
 
     ``count`` leaves out alerts that are over: ``repaired`` counts those. ``order_ids`` has some of
@@ -127,7 +131,7 @@ class AlertGroup(Record):
     command: str
 
 
-class MessageList(Record):
+class MessageList(Record, frozen=True, kw_only=True):
     """The messages of some places, the newest first.
 
     ``groups`` has the alerts that are not over, and ``over`` counts the others. ``problems`` says
@@ -137,12 +141,10 @@ class MessageList(Record):
     rows: tuple[MessageRow, ...]
     groups: tuple[AlertGroup, ...]
     over: int
-    problems: tuple[str, ...]
-    failed: bool
-    """Whether no place could be read."""
+    problems: tuple[str, ...] = ()
 
 
-class QueueCount(Record):
+class QueueCount(Record, frozen=True, kw_only=True):
     """How many messages a queue has, each number ``READ_MAX`` at most.
 
     ``oldest`` is since when its oldest message waits, dead letters too. ``problem`` says why the
@@ -174,18 +176,39 @@ def now_of(order: Order) -> OrderNow:
 # -- Read -------------------------------------------------------------------------------------
 
 
-def paths_of(place: str, queues: Queues, agents: Iterable[str]) -> list[str]:
-    """Return the queues of a place: one of ``PLACES``, a queue, or ``NAME/dlq``."""
+def paths_of(place: str, queues: Queues, agents: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the queues of a place: one of ``PLACES``, a queue, or ``NAME/dlq``.
+
+    Dead letters are in the subqueues of the system's queues with these agents, and of ``others``.
+    """
     if place == DEAD_LETTERS:
-        return dead_letter_paths(queues, agents, ())
-    if place.endswith(SUBQUEUE):
-        return [place.removesuffix(SUBQUEUE) + DEAD_LETTER_SUBQUEUE]
-    return [{ALERTS: queues.alerts, REJECTED: queues.rejected}.get(place, place)]
+        return dead_letter_paths(queues, agents, others)
+    return [{ALERTS: queues.alerts, REJECTED: queues.rejected}.get(place) or path_of(place)]
+
+
+def path_of(place: str) -> str:
+    """Return the path of a queue, or of a subqueue that is written ``NAME/dlq``."""
+    name = place.removesuffix(SUBQUEUE)
+    return name if name == place else name + DEAD_LETTER_SUBQUEUE
 
 
 def place_name(path: str) -> str:
     """Return a queue or a subqueue as an operator writes it: ``NAME`` or ``NAME/dlq``."""
     return path.replace(DEAD_LETTER_SUBQUEUE, SUBQUEUE)
+
+
+async def read_some(
+    bus: MessageBus, paths: Sequence[str], tell: Callable[[int], None] = lambda _count: None
+) -> PeekResult:
+    """Return the messages of those of these queues that can be read; see ``letters.read``.
+
+    Raises:
+        ServiceUnavailableError: none can be read.
+    """
+    contents = await read(bus, paths, tell=tell)
+    if contents.problems.keys() == set(paths):
+        raise ServiceUnavailableError(f"no queue could be read: {contents.problems[paths[0]]}")
+    return contents
 
 
 async def list_messages(
@@ -195,16 +218,32 @@ async def list_messages(
     *,
     paths: Sequence[str],
     since: datetime | None = None,
+    content: bool = False,
     tell: Callable[[int], None] = lambda _count: None,
 ) -> MessageList:
     """Return the messages of these queues that wait since ``since`` or later.
 
     Their orders are loaded from ``store``; without it, or if it does not answer, their states are
-    not known. ``tell`` gets how many queues are read.
+    not known. With ``content`` each row has the body. ``tell`` gets how many queues are read.
+
+    Raises:
+        ServiceUnavailableError: no queue could be read.
     """
-    contents = await read(bus, paths, tell=tell)
-    problems = list(contents.problems.values())
+    contents = await read_some(bus, paths, tell)
+    return await joined(store, contents, queues, since=since, content=content)
+
+
+async def joined(
+    store: StateStore | None,
+    contents: PeekResult,
+    queues: Queues,
+    *,
+    since: datetime | None = None,
+    content: bool = False,
+) -> MessageList:
+    """Return messages that were read, with their orders. See ``list_messages``."""
     letters = [letter for letter in contents.letters if since is None or letter.since >= since]
+    problems = list(contents.problems.values())
     orders: Mapping[str, OrderNow] = {}
     verdicts: Mapping[LetterKey, Verdict] = {}
     if store is not None:
@@ -213,14 +252,8 @@ async def list_messages(
             orders = await _orders_of(store, letters)
         except StoreUnavailableError as error:
             problems.append(f"the state of the orders is not known: {error}")
-    return list_of(
-        letters,
-        queues,
-        orders,
-        verdicts=verdicts,
-        problems=problems,
-        failed=len(contents.problems) == len(set(paths)),
-    )
+    answer = list_of(letters, queues, orders.get, verdicts=verdicts, content=content)
+    return structs.replace(answer, problems=tuple(problems))
 
 
 async def _orders_of(store: StateStore, letters: Iterable[Letter]) -> dict[str, OrderNow]:
@@ -232,45 +265,71 @@ async def _orders_of(store: StateStore, letters: Iterable[Letter]) -> dict[str, 
 def list_of(
     letters: Sequence[Letter],
     queues: Queues,
-    orders: Mapping[str, OrderNow],
+    order_of: Callable[[str], OrderNow | None],
     *,
     verdicts: Mapping[LetterKey, Verdict] = {},
-    problems: Sequence[str] = (),
-    failed: bool = False,
+    content: bool = False,
 ) -> MessageList:
-    """Return letters as a list. ``verdicts`` has those of dead letters, by their keys."""
+    """Return letters as a list, without problems. ``verdicts`` has those of dead letters.
+
+    Of a message in several parts, the first part stands for all.
+    """
     ended = _ended_incidents(letters)
-    rows = [
-        row_of(
-            letter,
-            queues,
-            orders.get(letter.order_id or ""),
-            verdict=verdicts.get(letter.key),
-            ended=ended,
-        )
-        for letter in letters
-        if (part := rejected_of(letter.peeked)) is None or part.part == 1
-    ]
+    rows: list[MessageRow] = []
+    for letter in letters:
+        part = rejected_of(letter.peeked)
+        if part is not None and part.part > 1:
+            continue
+        order = order_of(letter.order_id) if letter.order_id else None
+        row = row_of(letter, queues, order, verdict=verdicts.get(letter.key), ended=ended)
+        body = part.body if part else letter.peeked.body.decode(errors="replace")
+        rows.append(structs.replace(row, body=body) if content else row)
     rows.sort(key=lambda row: row.since, reverse=True)
     groups, over = groups_of(rows)
-    return MessageList(
-        rows=tuple(rows), groups=groups, over=over, problems=tuple(problems), failed=failed
-    )
+    return MessageList(rows=tuple(rows), groups=groups, over=over)
 
 
-async def count_queues(
-    bus: MessageBus, names: Iterable[str], tell: Callable[[int], None] = lambda _count: None
-) -> list[QueueCount]:
-    """Return what lies in each queue and in its subqueue. ``tell`` gets how many are read."""
-    queues = list(dict.fromkeys(names))
-    paths = [path for name in queues for path in (name, name + DEAD_LETTER_SUBQUEUE)]
-    contents = await read(bus, paths, tell=tell)
-    letters: dict[str, list[Letter]] = {path: [] for path in paths}
+async def overview(
+    bus: MessageBus,
+    store: StateStore | None,
+    queues: Queues,
+    *,
+    names: Sequence[str],
+    tell: Callable[[int], None] = lambda _count: None,
+) -> tuple[list[QueueCount], MessageList]:
+    """Return what lies in each of these queues, and the alerts. ``tell``: see ``list_messages``.
+
+    Raises:
+        ServiceUnavailableError: no queue could be read.
+    """
+    contents = await read_some(bus, with_subqueues(names), tell)
+    alerts = [letter for letter in contents.letters if letter.path == queues.alerts]
+    answer = await joined(store, PeekResult(alerts, {}), queues)
+    return _counts(names, contents), answer
+
+
+async def count_queues(bus: MessageBus, names: Sequence[str]) -> list[QueueCount]:
+    """Return what lies in each queue and in its subqueue."""
+    return _counts(names, await read(bus, with_subqueues(names)))
+
+
+def with_subqueues(names: Iterable[str]) -> list[str]:
+    """Return each of these queues, and its dead-letter subqueue."""
+    return [path for name in names for path in (name, name + DEAD_LETTER_SUBQUEUE)]
+
+
+def _counts(names: Iterable[str], contents: PeekResult) -> list[QueueCount]:
+    letters: dict[str, list[Letter]] = {}
     for letter in contents.letters:
-        letters[letter.path].append(letter)
+        letters.setdefault(letter.path, []).append(letter)
     return [
-        _count(name, letters[name], letters[name + DEAD_LETTER_SUBQUEUE], contents.problems)
-        for name in queues
+        _count(
+            name,
+            letters.get(name, []),
+            letters.get(name + DEAD_LETTER_SUBQUEUE, []),
+            contents.problems,
+        )
+        for name in names
     ]
 
 

@@ -13,7 +13,7 @@ There is one way to send a message again, for every queue and for terminal and d
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -31,14 +31,14 @@ from sas.operate.letters import (
     READ_MAX,
     DeadLetterFate,
     Letter,
+    PeekResult,
     Verdict,
-    is_dead,
     judge_all,
     letter_of,
     order_of,
     rejected_of,
 )
-from sas.operate.messages import ALERT, MessageRow, cause_key, place_name
+from sas.operate.messages import ALERT, MessageRow, cause_key, joined, place_name
 from sas.operate.record import Record
 from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, StateStore
 
@@ -46,7 +46,7 @@ ParsedMessage = tuple[Peeked, RejectedMessage | None]
 """A message, and its decoded body if it is a rejected message."""
 
 
-class MoveRow(Record):
+class MoveRow(Record, frozen=True, kw_only=True):
     """What becomes of one message. ``to`` is the queue that gets it; None: it is only removed.
 
     ``stays`` says why the message stays where it is; then it goes nowhere. ``resubmits``: an order
@@ -159,20 +159,23 @@ async def plan_resend(
     return MovePlan([*moves, *more_moves], [*staying, *more_staying, *waiting])
 
 
-def plan_removal(
+async def plan_removal(
+    store: StateStore | None,
     letters: Sequence[Letter],
     queues: Queues,
-    names: Collection[str],
-    alerts: Sequence[MessageRow],
+    names: Collection[str] | None,
 ) -> MovePlan:
-    """Plan to remove the messages with these ids, or of these orders.
+    """Plan to remove messages: those that are named, or the alerts that need nothing any more.
 
-    The id of an alert stands for all alerts of its cause that are as old or older. ``alerts`` has
-    the rows of all alerts.
+    The id of an alert stands for all alerts of its cause that are as old or older.
 
     Raises:
         NotPossibleError: a message that is named is not there, or a name fits several places.
     """
+    alerts = [letter for letter in letters if letter.path == queues.alerts]
+    rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
+    if names is None:
+        return _removal(alerts, {row.message_id for row in rows if row.over}, queues)
     chosen = named(letters, names)
     for name in names:
         fits = {
@@ -181,23 +184,8 @@ def plan_removal(
         if len(fits) > 1:
             places = " and ".join(sorted(map(place_name, fits)))
             raise NotPossibleError(f"{name} fits messages in {places}: give --in PLACE")
-    ids = {letter.peeked.message_id for letter in chosen} | _of_one_cause(alerts, names)
-    return _removal([letter for letter in letters if letter.peeked.message_id in ids], queues)
-
-
-def plan_removal_of_over(
-    letters: Sequence[Letter], queues: Queues, alerts: Sequence[MessageRow]
-) -> MovePlan:
-    """Plan to remove the alerts that need nothing any more."""
-    ids = {row.message_id for row in alerts if row.what == ALERT and row.over}
-    return _removal(
-        [
-            letter
-            for letter in letters
-            if letter.path == queues.alerts and letter.peeked.message_id in ids
-        ],
-        queues,
-    )
+    ids = {letter.peeked.message_id for letter in chosen} | _of_one_cause(rows, names)
+    return _removal(letters, ids, queues)
 
 
 def _of_one_cause(alerts: Sequence[MessageRow], names: Collection[str]) -> set[str]:
@@ -210,23 +198,26 @@ def _of_one_cause(alerts: Sequence[MessageRow], names: Collection[str]) -> set[s
     }
 
 
-def _removal(letters: Sequence[Letter], queues: Queues) -> MovePlan:
+def _removal(letters: Sequence[Letter], ids: set[str], queues: Queues) -> MovePlan:
     operators = {queues.alerts, queues.rejected}
     moves: list[PlannedMove] = []
     staying: list[MoveRow] = []
     groups: dict[str, list[Letter]] = {}
     for letter in letters:
-        if letter.path in operators or letter.path.endswith(DEAD_LETTER_SUBQUEUE):
-            groups.setdefault(letter.path, []).append(letter)
-        else:
-            staying.append(_staying(letter, _why_untouched(letter, queues)))
+        groups.setdefault(letter.path, []).append(letter)
     for path, group in groups.items():
-        messages = [letter.peeked for letter in group]
-        more_moves, more_staying = _plan(
-            messages, path, ids=None, queues=queues, message_of=lambda _: None
-        )
-        moves += more_moves
-        staying += more_staying
+        if path in operators or path.endswith(DEAD_LETTER_SUBQUEUE):
+            messages = [letter.peeked for letter in group]
+            moves_of_queue, _ = _plan(
+                messages, path, ids=ids, queues=queues, message_of=lambda _: None
+            )
+            moves += moves_of_queue
+        else:
+            staying += [
+                _staying(letter, _why_untouched(letter, queues))
+                for letter in group
+                if letter.peeked.message_id in ids
+            ]
     return MovePlan(moves, staying)
 
 
