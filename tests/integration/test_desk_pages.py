@@ -489,7 +489,7 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
         assert "bad-1" not in await browser.look("/orders?state=error")
         page = await browser.look("/orders/bad-1")
         assert "It was refused before it began" in page
-        assert "sas rejected resend rejected/" in page
+        assert "sas messages resend rejected/" in page
         assert "bad-1" in await browser.look("/inbox/rejected")
 
 
@@ -558,8 +558,8 @@ async def test_an_inbox_says_which_command_of_sas_helps() -> None:
     system = await night()
     await system.submit(b"{not json", "m-bad")
     async with desk_of(system) as browser:
-        assert "sas rejected resend rejected/" in await browser.look("/inbox/rejected")
-        assert "sas queues remove operator-alerts --id " in await browser.look("/inbox/alerts")
+        assert "sas messages resend rejected/" in await browser.look("/inbox/rejected")
+        assert "sas messages remove " in await browser.look("/inbox/alerts")
 
 
 async def test_finished_orders_are_chosen_by_age_in_every_state() -> None:
