@@ -331,14 +331,14 @@ def is_dead(letter: Letter, queues: Queues) -> bool:
 
 async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     """Return what would happen if a dead letter were sent again, by the state of its order."""
-    if letter.order_id is None:
-        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
-    order = await store.load(letter.order_id)
+    order = await store.load(letter.order_id) if letter.order_id else None
     source = letter.source.removesuffix(URGENT_SUFFIX)
-    if queues.takes_orders(letter.source):
-        return await _of_submission(store, letter, order, queues)
     if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
         return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id", order)
+    if letter.order_id is None:
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
+    if queues.takes_orders(letter.source):
+        return await _of_submission(store, letter, order, queues)
     if order is None:
         return Verdict(DeadLetterFate.GONE, "there is no such order (it may have been purged)")
     return await _of_internal(store, letter, order=order, queue=source, queues=queues)

@@ -309,7 +309,7 @@ async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None
     assert "step-failed" in alerts
     assert "step-failed 2 times, the first " in alerts
     assert all(text in alerts for text in ("step pay", "10249", "10248", "1 attempt"))
-    assert "sas why 10248" in alerts
+    assert "sas why 10249" in alerts
     assert "not-json" in rejected
 
 
