@@ -226,7 +226,7 @@ def resend(  # noqa: PLR0913  one for each option
         raise UsageError("--force needs the IDs of the messages")
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await system.store()
+        bus, store = await system.bus(), await _store_if_any(system)
         places = [place] if place else [REJECTED, DEAD_LETTERS]
         contents = await _read(bus, _paths(system, places, app))
         plan = await plan_resend(
