@@ -114,7 +114,7 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
         ("why", f"{part.reason}: {part.description}"),
         ("from", f"{part.source_queue}, correlation {part.correlation_id or '-'}"),
         ("message", part.id),
-        ("next", f"correct it and submit it again, or `sas rejected resend {part.id}`"),
+        ("next", f"correct it and submit it again, or `sas messages resend {part.id}`"),
     )
     for line in output.facts(facts):
         output.say(line)

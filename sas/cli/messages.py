@@ -60,7 +60,7 @@ class MoveResult(Record, frozen=True, kw_only=True):
     """How many messages were to be moved, and how many were sent and removed."""
 
     planned: int
-    sent: int
+    resent: int
     removed: int
 
 
@@ -300,8 +300,8 @@ def _agents(system: System, app: str | None) -> list[str]:
 
 
 def _queue_names(system: System, app: str | None) -> list[str]:
-    own = system.queues.own(_agents(system, app))
-    return list(dict.fromkeys((*own, *letters.expected_queues())))
+    names = system.queues.own(_agents(system, app))
+    return list(dict.fromkeys((*names, *letters.expected_queues())))
 
 
 def _paths(system: System, places: Iterable[str], app: str | None) -> list[str]:
@@ -523,9 +523,9 @@ async def _carry_out(
     if json:
         _say(result)
     else:
-        effect = "" if removal else f"sent {result.sent:,} of {result.planned:,}, "
+        effect = "" if removal else f"sent {result.resent:,} of {result.planned:,}, "
         screen.say(f"{effect}removed {result.removed:,} of {result.planned:,}")
-    if (result.removed if removal else result.sent) < result.planned:
+    if (result.removed if removal else result.resent) < result.planned:
         screen.complain("sas: the others were gone, or another reader has them: look again")
     elif result.removed < result.planned:
         screen.complain(
@@ -549,4 +549,4 @@ async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveR
                 "command"
             )
         raise
-    return MoveResult(planned=total, sent=0 if removal else moved, removed=removed)
+    return MoveResult(planned=total, resent=0 if removal else moved, removed=removed)

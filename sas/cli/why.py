@@ -198,7 +198,7 @@ async def _tell_rejected(
     part = await look.rejected_part(bus, queues, order_id)
     if part is None:
         raise NotPossibleError(finding.no_such_order(order_id))
-    todo = f"correct it and submit it again, or `sas rejected resend {part.id}`"
+    todo = f"correct it and submit it again, or `sas messages resend {part.id}`"
     if as_json:
         output.say(to_line(look.rejected_record(part) | {"WaitsFor": "Nothing.", "Todo": todo}))
         return 0

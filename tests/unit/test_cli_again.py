@@ -190,7 +190,7 @@ def test_a_rejected_order_is_shown_with_the_reason_and_what_to_do(night: Night) 
     assert result.code == 0
     assert result.lines[0] == "order bad  Rejected"
     assert any(line.startswith("why       unknown-workflow: ") for line in result.lines)
-    assert "`sas rejected resend rejected/" in result.lines[-1]
+    assert "`sas messages resend rejected/" in result.lines[-1]
     (record,) = night.sas("show", "bad", "--json").json
     assert (record["OrderID"], record["ProcessState"]) == ("bad", "Rejected")
     night.sas("show", "none").refused(1, "there is no order 'none' here")

@@ -117,7 +117,7 @@ def test_a_message_is_sent_again_and_a_dry_run_sends_nothing(night: Night) -> No
     assert [message.queue for message in night.sent_messages] == ["orders"]
     assert night.lying[REJECTED] == []
     forced = night.sas("messages", "resend", "poison", "--force", "--json").json
-    assert (forced[0]["To"], forced[1]) == ("scheduler", {"Planned": 1, "Sent": 1, "Removed": 1})
+    assert (forced[0]["To"], forced[1]) == ("scheduler", {"Planned": 1, "Resent": 1, "Removed": 1})
 
 
 def test_a_removal_asks_and_many_messages_are_not_sent_without_a_yes(

@@ -147,7 +147,7 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
     result = night.sas("why", "bad")
     assert result.code == 0
     assert result.lines[0].startswith("bad was rejected and never began: ")
-    assert "sas rejected resend rejected/" in fact(result.lines, "do")
+    assert "sas messages resend rejected/" in fact(result.lines, "do")
     (record,) = night.sas("why", "bad", "--json").json
     assert (record["ProcessState"], record["SourceQueue"]) == ("Rejected", "orders")
     night.forbidden = {"orders-rejected"}
