@@ -40,7 +40,7 @@ var rules = [
   }
   {
     name: 'dead-letters'
-    description: 'A queue has dead letters of its own: forwarding failed, or dead-letters gave up. Look with sas dlq list (--queue for a response queue).'
+    description: 'A queue has dead letters of its own: forwarding failed, or dead-letters gave up. Look with sas messages list dead-letters (or QUEUE/dlq, for a response queue).'
     severity: 1
     metric: 'DeadletteredMessages'
     queues: [

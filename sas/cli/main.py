@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, orders, project, screen, sim, workflows
+from sas.cli import act, messages, orders, project, screen, sim, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -239,6 +239,8 @@ def _bridge_all() -> None:
 
 
 _bridge_all()
+
+app.add_typer(messages.room, name="messages", rich_help_panel=SYSTEM)
 
 _workflows = typer.Typer(
     cls=VerbGroup,

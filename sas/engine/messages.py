@@ -34,7 +34,7 @@ _STATE_OF = {
 }
 
 _SHOW = "sas show {order}"
-_REJECTED = "sas rejected show {message}"
+_REJECTED = "sas messages show {message}"
 COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.STEP_FAILED: _SHOW,
     AlertKind.UNDO_FAILED: _SHOW,
@@ -46,8 +46,8 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.BREAKER_OPEN: "sas circuits {agent}",
     AlertKind.AGENT_FAILING: "sas incidents",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
-    AlertKind.NOT_PICKED_UP: "sas queues",
-    AlertKind.QUEUE_DELAY: "sas queues",
+    AlertKind.NOT_PICKED_UP: "sas messages",
+    AlertKind.QUEUE_DELAY: "sas messages",
     AlertKind.NOT_RUNNABLE: "sas incidents",
     AlertKind.UNREADABLE: "sas incidents",
 }

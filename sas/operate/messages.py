@@ -128,6 +128,7 @@ class AlertGroup(Record, frozen=True, kw_only=True):
     step: str | None
     agent: str | None
     scope: str | None
+    worked: str
     command: str
 
 
@@ -421,7 +422,9 @@ def _dead_letter(
 ) -> MessageRow:
     properties = letter.peeked.properties
     reason = properties.get(DEAD_LETTER_REASON, "")
-    cause = given_up(reason, properties.get(DEAD_LETTER_DESCRIPTION, ""))
+    outside = letter.source.startswith(queues.response_prefix) or letter.source == queues.alerts
+    reader = "reader" if outside else "function"
+    cause = given_up(reason, properties.get(DEAD_LETTER_DESCRIPTION, ""), reader)
     if error := properties.get(FAILING_CHECK):
         cause += f": {error}"
     todo, verb = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
@@ -478,13 +481,13 @@ _GIVEN_UP = re.compile(r"the queue gave it up \((\w+)(?:: (.*?))?\)", re.DOTALL)
 _DELIVERIES = re.compile(r"after (\d+) delivery attempts")
 
 
-def given_up(reason: str, description: str) -> str:
-    """Return in words why a queue gave a message up; both texts are those of Service Bus."""
+def given_up(reason: str, description: str, reader: str = "function") -> str:
+    """Return in words why a queue gave a message up; the first two texts are Service Bus's."""
     match _KIND_OF_REASON.get(reason):
         case "given-up":
             count = _DELIVERIES.search(description)
             times = f"{count.group(1)} times" if count else "again and again"
-            return f"its function ended {times} without an answer"
+            return f"its {reader} ended {times} without an answer"
         case "expired":
             return "nobody read it before it expired"
         case _:
@@ -539,6 +542,7 @@ def _group(members: Sequence[MessageRow], repaired: int) -> AlertGroup:
         step=newest.step,
         agent=newest.agent,
         scope=newest.scope,
+        worked=newest.worked,
         command=newest.command,
     )
 
