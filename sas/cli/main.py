@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sas.cli import orders, screen
+from sas.cli import desk, orders, screen, status
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -134,6 +134,8 @@ for _name, _successor in OLD_NAMES.items():
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
+_add("status", SYSTEM, status.status)
+_add("desk", SYSTEM, desk.desk)
 
 
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
@@ -166,7 +168,6 @@ def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
         act,
         callback,
-        desk,
         docs,
         infra,
         new,
@@ -178,7 +179,6 @@ def _bridge_all() -> None:
     for group, modules in (
         (ORDERS, (submit,)),
         (REPAIR, (act, callback)),
-        (SYSTEM, (desk,)),
         (DEVELOPMENT, (workflows, sim, new, infra, docs)),
     ):
         for module in modules:
