@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, messages, orders, project, screen, sim, workflows
+from sas.cli import act, desk, messages, orders, project, screen, sim, status, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -194,6 +194,7 @@ _add("resubmit", REPAIR, act.resubmit)
 _add("skip", REPAIR, act.skip)
 _add("undo", REPAIR, act.undo)
 _add("callback", REPAIR, act.callback)
+_add("status", SYSTEM, status.status)
 
 
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
@@ -224,14 +225,10 @@ def _bridge(verb: Any, group: str) -> None:
 
 def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
-        desk,
         submit,
     )
 
-    for group, modules in (
-        (ORDERS, (submit,)),
-        (SYSTEM, (desk,)),
-    ):
+    for group, modules in ((ORDERS, (submit,)),):
         for module in modules:
             for verb in module.VERBS:
                 if verb.name not in OLD_NAMES:
@@ -240,7 +237,8 @@ def _bridge_all() -> None:
 
 _bridge_all()
 
-app.add_typer(messages.room, name="messages", rich_help_panel=SYSTEM)
+app.add_typer(messages.room, name="messages", cls=VerbGroup, rich_help_panel=SYSTEM)
+_add("desk", SYSTEM, desk.desk)
 
 _workflows = typer.Typer(
     cls=VerbGroup,

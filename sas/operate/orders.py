@@ -55,6 +55,8 @@ from sas.ports import MessageBus, OtherVersionError, StateStore, Summary
 
 COUNTED_MAX = 1000
 """Other orders are counted up to this number only: a list must not take long for them."""
+GROUPS_EXPLAINED_MAX = 20
+"""Of so many groups the first order is loaded at most."""
 LATELY = timedelta(hours=1)
 """Orders that finished within this time count as finished lately."""
 IF_IT_LASTS = "If this lasts, check that the function app runs."
@@ -487,6 +489,7 @@ class FailedAlike(Record, frozen=True):
 
     fingerprint: str
     count: int
+    first_id: str
     since: datetime | None
     why: str
 
@@ -555,6 +558,8 @@ def row_of_summary(summary: Summary) -> OrderRow:
         submitted_at=summary.submitted_at,
         why=f"undone: {summary.undone_because}" if summary.undone_because else "",
         undone_because=summary.undone_because,
+        step=summary.fingerprints[0].partition("/")[0] if summary.fingerprints else "",
+        fingerprints=summary.fingerprints,
     )
 
 
@@ -580,10 +585,38 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
         FailedAlike(
             fingerprint=fingerprint,
             count=count,
+            first_id=first_rows[fingerprint].order_id,
             since=first_rows[fingerprint].since,
             why=first_rows[fingerprint].why,
         )
         for fingerprint, count in counts.most_common()
+    ]
+
+
+async def failed_alike(
+    store: StateStore, in_error: Sequence[Summary], now: datetime
+) -> list[FailedAlike]:
+    """Return all orders in Error by fingerprint, the most frequent first.
+
+    Only the first order of each group is loaded, for its error. An order whose index row an older
+    version wrote is loaded for its fingerprint; beyond ``COUNTED_MAX`` of them that is ``unknown``.
+    """
+    silent = [summary.order_id for summary in in_error if not summary.fingerprints][:COUNTED_MAX]
+    loaded = {order.order_id: order for order in await finding.load_all(store, silent)}
+    rows = [
+        row_of(loaded[summary.order_id], now)
+        if summary.order_id in loaded
+        else replace(row_of_summary(summary), fingerprints=summary.fingerprints or ("unknown",))
+        for summary in in_error
+    ]
+    groups = groups_of(rows)
+    first_ids = [group.first_id for group in groups[:GROUPS_EXPLAINED_MAX]]
+    orders = {order.order_id: order for order in await finding.load_all(store, first_ids)}
+    return [
+        replace(group, why=row_of(orders[group.first_id], now).why)
+        if group.first_id in orders
+        else group
+        for group in groups
     ]
 
 
