@@ -16,7 +16,9 @@ from sas.cli.main import OLD_NAMES, app
 def wrong_in(arguments: Sequence[str]) -> str:
     """Return what is wrong with a command, without running it; an empty text if nothing is."""
     command: Any = get_group(app)
-    context, name, words = None, "sas", list(arguments)
+    context: Any = None
+    name: str | None = "sas"
+    words = list(arguments)
     try:
         while isinstance(command, TyperGroup):
             context = command.make_context(name, words, parent=context)

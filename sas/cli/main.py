@@ -172,6 +172,12 @@ def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> No
     app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
 
 
+def _add_group(name: str, group: str, room: typer.Typer) -> None:
+    for command in room.registered_commands:
+        command.cls = Verb
+    app.add_typer(room, name=name, cls=VerbGroup, rich_help_panel=group)
+
+
 def _add_old_name(name: str, successor: str) -> None:
     @app.command(
         name,
@@ -237,17 +243,10 @@ def _bridge_all() -> None:
 
 _bridge_all()
 
-app.add_typer(messages.room, name="messages", cls=VerbGroup, rich_help_panel=SYSTEM)
+_add_group("messages", SYSTEM, messages.room)
 _add("desk", SYSTEM, desk.desk)
 
-_workflows = typer.Typer(
-    cls=VerbGroup,
-    no_args_is_help=True,
-    help="Check workflows before a deploy, draw them, print their AsyncAPI.",
-)
-for _verb in (workflows.check, workflows.draw, workflows.schema):
-    _workflows.command(cls=Verb)(_verb)
-app.add_typer(_workflows, name="workflows", rich_help_panel=DEVELOPMENT)
+_add_group("workflows", DEVELOPMENT, workflows.room)
 _add("sim", DEVELOPMENT, sim.sim)
 _add("new", DEVELOPMENT, project.new)
 _add("infra", DEVELOPMENT, project.infra)
