@@ -42,7 +42,11 @@ def list_orders(  # noqa: PLR0913  one for each option
     *,
     state: Annotated[
         State | None,
-        typer.Option(help="Only orders in this state.", show_default="error"),
+        typer.Option(
+            metavar="STATE",
+            help="error, running, finished, processed, compensated or rejected.",
+            show_default="error",
+        ),
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Orders in every state, those in Error first.")
@@ -291,7 +295,7 @@ def show_order(
     by: options.By = None,
     app: options.App = None,
 ) -> None:
-    """Show one order: what it waits for and what you can do, its steps, and its journal.
+    """Show one order: what it waits for, what you can do, its journal.
 
     \b
     sas show 10248

@@ -56,7 +56,7 @@ def status(
     app: options.App = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what is wrong with the system, the worst first, and how it is.
+    """Show what is wrong with the system, and how it is.
 
     \b
     sas status
