@@ -42,7 +42,7 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.COMMAND_REFUSED: _SHOW,
     AlertKind.REJECTED: _REJECTED,
     AlertKind.DEAD_LETTERED: _REJECTED,
-    AlertKind.UNDELIVERABLE: _REJECTED,
+    AlertKind.UNDELIVERABLE: "sas status",
     AlertKind.BREAKER_OPEN: "sas status",
     AlertKind.AGENT_FAILING: "sas status",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
@@ -325,5 +325,6 @@ def _alert(
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
         error=external.Error(fault.code, fault.message) if fault else None,
+        fingerprint=f"{step.name}/{fault.code}" if step and fault else None,
     )
     return alert(body, to)

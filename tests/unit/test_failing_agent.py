@@ -16,7 +16,8 @@ from sas.bounds import RESULT_BYTES_MAX
 from sas.desk import watch
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
-from sas.engine.failing_agent import ALERT_FROM, explained
+from sas.engine.explained import explained
+from sas.engine.failing_agent import ALERT_FROM
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.operate import why
 from sas.operate.orders import row_of
