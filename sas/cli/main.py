@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, orders, project, screen, sim, workflows
+from sas.cli import act, orders, project, screen, sim, submit, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -180,6 +180,7 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
+_add("submit", ORDERS, submit.submit)
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
@@ -218,13 +219,9 @@ def _bridge(verb: Any, group: str) -> None:
 def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
         desk,
-        submit,
     )
 
-    for group, modules in (
-        (ORDERS, (submit,)),
-        (SYSTEM, (desk,)),
-    ):
+    for group, modules in ((SYSTEM, (desk,)),):
         for module in modules:
             for verb in module.VERBS:
                 if verb.name not in OLD_NAMES:
