@@ -33,16 +33,16 @@ _STATE_OF = {
     Notice.REJECTED: OrderState.REJECTED,
 }
 
-_WHY = "sas why {order}"
+_SHOW = "sas show {order}"
 _REJECTED = "sas rejected show {message}"
 COMMANDS: Mapping[AlertKind, str] = {
-    AlertKind.STEP_FAILED: _WHY,
-    AlertKind.UNDO_FAILED: _WHY,
-    AlertKind.OVERDUE: _WHY,
-    AlertKind.COMMAND_REFUSED: _WHY,
+    AlertKind.STEP_FAILED: _SHOW,
+    AlertKind.UNDO_FAILED: _SHOW,
+    AlertKind.OVERDUE: _SHOW,
+    AlertKind.COMMAND_REFUSED: _SHOW,
     AlertKind.REJECTED: _REJECTED,
     AlertKind.DEAD_LETTERED: _REJECTED,
-    AlertKind.UNDELIVERABLE: _REJECTED,
+    AlertKind.UNDELIVERABLE: "sas incidents",
     AlertKind.BREAKER_OPEN: "sas circuits {agent}",
     AlertKind.AGENT_FAILING: "sas incidents",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
@@ -176,7 +176,7 @@ def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
         "workflow": body.workflow,
         "message": f"{body.id.removesuffix('/alert')}/1",  # the first part of a rejected message
     }
-    command = _WHY if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
+    command = _SHOW if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
     return command and command.format_map(
         {name: shlex.quote(text or "") for name, text in arguments.items()}
     )
@@ -325,5 +325,6 @@ def _alert(
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
         error=external.Error(fault.code, fault.message) if fault else None,
+        fingerprint=f"{step.name}/{fault.code}" if step and fault else None,
     )
     return alert(body, to)

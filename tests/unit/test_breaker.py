@@ -322,6 +322,14 @@ async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig:
     assert rig.alerts() == ["breaker-open"]
 
 
+def test_a_circuit_names_one_cause_the_failure_that_opened_it() -> None:
+    breaker = rules.opened(Breaker(), POLICY, NOW, "connection refused")
+    breaker = rules.opened(breaker, POLICY, NOW, "no answer until CompleteBy", "O-1")
+    assert breaker.why == "connection refused"
+    again = rules.opened(rules.closed(NOW), POLICY, NOW, "certificate expired")
+    assert again.why == "certificate expired"
+
+
 async def test_a_failed_probe_opens_it_for_longer_and_alerts_no_more(rig: Rig) -> None:
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
