@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, desk, messages, orders, project, screen, sim, status, workflows
+from sas.cli import act, desk, messages, orders, project, screen, sim, status, submit, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -193,6 +193,7 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
+_add("submit", ORDERS, submit.submit)
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
@@ -201,51 +202,8 @@ _add("skip", REPAIR, act.skip)
 _add("undo", REPAIR, act.undo)
 _add("callback", REPAIR, act.callback)
 _add("status", SYSTEM, status.status)
-
-
-# BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
-def _bridge(verb: Any, group: str) -> None:
-    import argparse  # noqa: PLC0415
-
-    from sas.cli.arguments import system_environment  # noqa: PLC0415
-
-    @app.command(
-        verb.name,
-        rich_help_panel=group,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-        help=verb.summary,
-    )
-    def _run(context: typer.Context) -> None:
-        parser = argparse.ArgumentParser(
-            prog=f"sas {verb.name}",
-            description=verb.description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.add_arguments(parser)
-        arguments = parser.parse_args(context.args)
-        arguments.parser = parser
-        with system_environment(verb):
-            raise typer.Exit(verb.run(arguments))
-
-
-def _bridge_all() -> None:
-    from sas.cli import (  # noqa: PLC0415
-        submit,
-    )
-
-    for group, modules in ((ORDERS, (submit,)),):
-        for module in modules:
-            for verb in module.VERBS:
-                if verb.name not in OLD_NAMES:
-                    _bridge(verb, group)
-
-
-_bridge_all()
-
 _add_group("messages", SYSTEM, messages.room)
 _add("desk", SYSTEM, desk.desk)
-
 _add_group("workflows", DEVELOPMENT, workflows.room)
 _add("sim", DEVELOPMENT, sim.sim)
 _add("new", DEVELOPMENT, project.new)

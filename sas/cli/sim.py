@@ -107,7 +107,7 @@ def stories_of(app: App) -> Stories:
 
 def _examples(path: Path) -> tuple[bytes, ...]:
     """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
-    from sas.cli.reading import Defaults, InputError, read_items  # noqa: PLC0415  slow to import
+    from sas.operate.submissions import Defaults, InputError, read_items  # noqa: PLC0415  slow to import
 
     try:
         with path.open("rb") as source:

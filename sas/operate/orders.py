@@ -33,7 +33,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.operate import finding, letters
-from sas.operate.commands import Intent, outlook, refusal
+from sas.operate.commands import Intent, command_for, outlook, refusal
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
@@ -211,6 +211,7 @@ def acts_of(order: Order) -> Iterator[Act]:
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
     undoing = order.direction is Direction.UNDO
+    waits_for_calls = command_for(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     for verb in Verb:
         steps = {
             Verb.RESUBMIT: failed_steps,
@@ -221,8 +222,10 @@ def acts_of(order: Order) -> Iterator[Act]:
         intent = Intent(verb=verb, by="", step=step, at_once=True)
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
-        if verb is Verb.CANCEL and order.process_state is OrderState.ERROR:
-            continue  # no call is out, so it would do the same as an undo
+        if command_for(order, intent).verb is not verb or (
+            verb is Verb.CANCEL and not waits_for_calls
+        ):
+            continue  # another act does the same
         if verb is Verb.SKIP:
             intent = Intent(verb=verb, by="", input="RESULT")
         effect = outlook(order, intent)
@@ -230,7 +233,7 @@ def acts_of(order: Order) -> Iterator[Act]:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(
             verb=verb.value,
-            command=f"sas {_typed(verb, order, steps)}",
+            command=f"sas {_typed(verb, order, steps, waits_for_calls=waits_for_calls)}",
             effect=effect,
             steps=steps,
             final=verb in {Verb.UNDO, Verb.CANCEL},
@@ -238,14 +241,14 @@ def acts_of(order: Order) -> Iterator[Act]:
         )
 
 
-def _typed(verb: Verb, order: Order, steps: Sequence[str]) -> str:
+def _typed(verb: Verb, order: Order, steps: Sequence[str], *, waits_for_calls: bool) -> str:
     """Return how a command is typed after ``sas``."""
     order_id = shlex.quote(order.order_id)
     match verb:
         case Verb.CANCEL:
             return f"undo {order_id}"
         case Verb.UNDO:
-            return f"undo {order_id}{'' if order.stopped_at else ' --now'}"
+            return f"undo {order_id}{' --now' * waits_for_calls}"
         case Verb.ACKNOWLEDGE:
             return f"show {order_id} --acknowledge"
         case Verb.SKIP:
