@@ -178,7 +178,7 @@ def verbs_of(order: Order) -> list[VerbView]:
     awaiting = [step.name for step in order.steps if step.awaits_callback]
     for verb, title in _TITLES.items():
         step = awaiting[0] if awaiting and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step)
+        intent = Intent(verb=verb, by="", step=step, at_once=True)
         if refusal(order, intent):
             continue
         effect = outlook(order, intent)

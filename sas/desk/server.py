@@ -28,15 +28,15 @@ from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
 from sas.desk.inboxes import Inboxes, InboxView
-from sas.desk.sending import CommandGroup, Sender, Snapshot
-from sas.desk.watch import Watch, row_of
+from sas.desk.sending import CommandGroup, Sender
+from sas.desk.watch import Watch
 from sas.domain.messages import Verb
 from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, letters, redriving, why
-from sas.operate.commands import Intent, refusal
+from sas.operate.commands import ActPlan, Intent
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.messages import REJECTED_ORDER, path_of
 from sas.operate.redriving import PlannedMove
@@ -100,7 +100,7 @@ class Desk:
     watch: Watch
     inboxes: Inboxes
     sender: Sender
-    groups: dict[str, Mapping[str, Snapshot]] = field(default_factory=dict)
+    groups: dict[str, ActPlan] = field(default_factory=dict)
     resends: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -252,22 +252,19 @@ class Desk:
         selection = finding.OrderQuery(
             state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX
         )
-        orders = [order async for order in finding.each(self.office.store, selection)]
-        step = fingerprint.partition("/")[0]
-        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
-        possible = [order for order in orders if not refusal(order, intent)]
+        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by)
+        plan = await commands.plan_many(self.office.store, selection, intent)
         key = uuid4().hex
-        self.groups[key] = {order.order_id: Snapshot.of(order, intent) for order in possible}
+        self.groups[key] = plan
         for old_key in list(self.groups)[:-REMEMBERED_MAX]:
             del self.groups[old_key]
         return self._page(
             "failures.html",
             active="overview",
             fingerprint=fingerprint,
-            step=step,
+            step=plan.intent.step,
             key=key,
-            rows=[row_of(order, self.office.now()) for order in possible],
-            impossible=len(orders) - len(possible),
+            plan=plan,
             limit=GROUP_ORDERS_MAX,
         )
 
@@ -304,16 +301,11 @@ class Desk:
         order = await finding.load(self.office.store, order_id)
         try:
             intent = await self._intent(form, order)
-            snapshot, seq_shown = Snapshot.of(order, intent), _seq(str(fields.get("seq", "")))
-            if intent.verb is Verb.CANCEL:
-                snapshot = replace(snapshot, seq=None)  # valid even if the order has changed
-            elif seq_shown != order.seq:
-                form.stale = True
-                change = await commands.what_changed(self.office.store, order, seq_shown)
-                raise NotPossibleError(f"nothing was sent: {change}")
-            if why_not := refusal(order, intent):
-                raise NotPossibleError(f"nothing was sent: {why_not}")
-            group = await self.sender.send(intent, {order_id: snapshot}, self.office.now())
+            # A cancel is valid even if the order has changed.
+            seq = None if intent.verb is Verb.CANCEL else _seq(str(fields.get("seq", "")))
+            form.stale = seq not in {None, order.seq}
+            plan = await commands.plan_one(self.office.store, order_id, intent, seq=seq)
+            group = await self.sender.send(plan, self.office.now())
         except CommandError as error:
             form.problem = str(error)
             return await self._order_page(order, form, {}, status=409)
@@ -330,7 +322,8 @@ class Desk:
             fault = commands.refusal_by_hand(form.code, reason)
             return Intent(verb=verb, by=self.office.by, step=step, fault=fault, reason=reason)
         if verb not in {Verb.RESUBMIT, Verb.SKIP, Verb.CALLBACK}:
-            return Intent(verb=verb, by=self.office.by, reason=reason)
+            at_once = verb is Verb.UNDO  # the page shows the cancel beside it
+            return Intent(verb=verb, by=self.office.by, reason=reason, at_once=at_once)
         text = form.text
         if verb is Verb.RESUBMIT and text is not None:
             text = _edited(text, page.editable(await self._whole(order), step))
@@ -347,12 +340,11 @@ class Desk:
         """Resubmit the orders of a group. An order that has changed since refuses its command."""
         fields = await request.post()
         reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
-        step = str(fields.get("step", "")) or None
-        snapshots = self.groups.pop(str(fields.get("key", "")), None)
-        if not snapshots:
+        plan = self.groups.pop(str(fields.get("key", "")), None)
+        if plan is None:
             raise NotPossibleError("this group was sent already, or is too old: look at it again")
-        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step, reason=reason)
-        group = await self.sender.send(intent, snapshots, self.office.now())
+        plan.intent = replace(plan.intent, reason=reason)
+        group = await self.sender.send(plan, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{group.key}")
 
     async def resend(self, request: web.Request) -> web.Response:
@@ -442,7 +434,7 @@ class Desk:
     async def _state(self, request: web.Request) -> object:
         """Return a value that changes when the page of a request would show something else."""
         group = self.sender.find(request.query.get("sent", ""))
-        progress = (group.pending, group.failed_again) if group else None
+        progress = (group.pending, group.results) if group else None
         order_id = request.query.get("order")
         if order_id is None:
             read_at = [box.read_at for box in self.inboxes.boxes.values()]

@@ -362,7 +362,7 @@ async def test_an_application_that_never_reads_is_one_incident_with_a_count() ->
     assert system.rejected() == []
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
-    assert alert.command == "sas incidents"
+    assert alert.command == "sas status"
     assert alert.text.startswith(f"Queue {SHOP} is not read: notifications expire in it. ")
     assert "sends an order again, unchanged and with a new submission_id" in alert.text
     (incident,) = (await active_incidents(system.store).all()).values()

@@ -1,0 +1,374 @@
+"""The state of the system, and what is wrong with it: one record for the terminal and the desk.
+
+1. **Orders** are counted by their index rows and due rows. Of each group that failed alike, only
+   the first order is loaded, for its error.
+2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
+   and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
+   A step that is late is explained by the incident that no scheduler claims steps.
+3. **Problems** are sorted with the worst first: what stops all orders, then what waits for a
+   person, then what ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from sas.domain.change import StepDue
+from sas.domain.messages import AlertKind
+from sas.domain.queues import Queues
+from sas.features.circuit_breaker.guard import breakers
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents
+from sas.features.incidents.rules import ActiveIncident
+from sas.operate import finding
+from sas.operate.messages import QueueCount, count_queues
+from sas.operate.orders import LATELY, FailedAlike, failed_alike
+from sas.operate.record import Record
+from sas.operate.why import LATE_AFTER
+from sas.ports import MessageBus, StateStore
+
+COUNTED_MAX = 100_000
+"""Most index rows of one kind that are counted."""
+QUEUES_AT_ONCE = 4
+"""Queues that are looked into at the same time, each together with its dead-letter subqueue."""
+QUEUES_S = 5.0
+"""All queues together are looked into for so long, in seconds."""
+
+
+class CircuitStatus(Record, frozen=True):
+    """The circuit of one agent's remote service.
+
+    ``since``: when it closed, or first opened. ``until``: when the next probe may go out (open), or
+    when the probe is given up (half-open). ``rounds``: how often it opened since it last closed.
+    ``waiting`` has the scopes of the incidents *waiting* that it explains.
+    """
+
+    agent: str
+    state: str
+    since: datetime | None = None
+    until: datetime | None = None
+    rounds: int = 0
+    why: str = ""
+    prober: str | None = None
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls wait."""
+        return self.state != BreakerState.CLOSED.value
+
+
+class IncidentStatus(Record, frozen=True):
+    """An active incident: a fault that affects many orders. ``needs_you``: it does not end alone.
+
+    ``alerts`` counts those that were sent; ``orders`` are some that saw it since the last one.
+    """
+
+    kind: str
+    about: str
+    text: str
+    since: datetime
+    last_seen: datetime
+    needs_you: bool
+    alerts: int
+    next_alert_at: datetime
+    orders: tuple[str, ...] = ()
+
+
+class Problem(Record, frozen=True):
+    """Something that is wrong now, in a sentence, and what to do about it.
+
+    ``kind`` is that of an incident, or *late*, *queue*, *error*, *rejected*, *dead-lettered*.
+    ``about`` names its part of the system. ``command`` shows more.
+    """
+
+    kind: str
+    about: str
+    text: str
+    todo: str
+    needs_you: bool
+    since: datetime | None = None
+    command: str = ""
+
+
+class SystemStatus(Record, frozen=True):
+    """The state of the system at one moment.
+
+    ``ended`` counts the orders that ended in the last hour, by state. ``oldest_due`` is the first
+    time at which the supervisor looks at a step; ``is_late``: it should have looked already.
+    """
+
+    at: datetime
+    problems: tuple[Problem, ...]
+    in_error: int
+    failures: tuple[FailedAlike, ...]
+    under_way: int
+    ended: dict[str, int]
+    oldest_due: datetime | None
+    oldest_due_order: str | None
+    is_late: bool
+    circuits: tuple[CircuitStatus, ...]
+    incidents: tuple[IncidentStatus, ...]
+    queues: tuple[QueueCount, ...] = ()
+
+    @property
+    def open_circuits(self) -> tuple[CircuitStatus, ...]:
+        """The circuits that are not closed."""
+        return tuple(circuit for circuit in self.circuits if circuit.is_open)
+
+
+async def system_status(store: StateStore, now: datetime) -> SystemStatus:
+    """Return the state of the system without its queues: see ``with_queues``.
+
+    Raises:
+        StoreUnavailableError: the table does not answer.
+    """
+    in_error, ended, dues, breakers_by_agent, incidents_by_name = await asyncio.gather(
+        store.attention(COUNTED_MAX),
+        store.finished(COUNTED_MAX, since=now - LATELY),
+        finding.due_rows(store),
+        breakers(store).all(),
+        active_incidents(store).all(),
+    )
+    active = [
+        shared.value
+        for shared in incidents_by_name.values()
+        if shared.value is not None and not rules.is_over(shared.value, now)
+    ]
+    circuits = _circuits({name: shared.value for name, shared in breakers_by_agent.items()}, active)
+    # Every order with an open step has a due row of it.
+    steps = [due for due in dues if isinstance(due, StepDue)]
+    oldest = min(steps, key=lambda due: due.at, default=None)
+    failed_ids = {summary.order_id for summary in in_error}
+    status = SystemStatus(
+        at=now,
+        problems=(),
+        in_error=len(in_error),
+        failures=tuple(await failed_alike(store, in_error, now)),
+        under_way=len({due.order_id for due in steps} - failed_ids),
+        ended=dict(Counter(summary.process_state.value for summary in ended)),
+        oldest_due=oldest.at if oldest else None,
+        oldest_due_order=oldest.order_id if oldest else None,
+        is_late=oldest is not None and oldest.at + LATE_AFTER < now,
+        circuits=circuits,
+        incidents=_incidents(active, circuits),
+    )
+    return with_queues(status, ())
+
+
+def with_queues(status: SystemStatus, queues: Sequence[QueueCount]) -> SystemStatus:
+    """Return the state of the system with its queues, and all that is wrong."""
+    status = structs.replace(status, queues=tuple(queues))
+    return structs.replace(status, problems=tuple(_problems(status)))
+
+
+# -- Circuits and incidents -------------------------------------------------------------------
+
+
+def _circuits(
+    circuits: Mapping[str, Breaker], active: Sequence[ActiveIncident]
+) -> tuple[CircuitStatus, ...]:
+    """Return all circuits, those that are not closed first."""
+    states = [
+        CircuitStatus(
+            agent=agent,
+            state=circuit.state.value,
+            since=circuit.since,
+            until=circuit.until,
+            rounds=circuit.rounds,
+            why=circuit.why,
+            prober=circuit.prober,
+            waiting=tuple(
+                incident.scope
+                for incident in active
+                if incident.kind is AlertKind.WAITING
+                and incident.agent == agent
+                and circuit.state is not BreakerState.CLOSED
+            ),
+        )
+        for agent, circuit in circuits.items()
+    ]
+    return tuple(sorted(states, key=lambda state: (not state.is_open, state.agent)))
+
+
+def _incidents(
+    active: Iterable[ActiveIncident], circuits: Sequence[CircuitStatus]
+) -> tuple[IncidentStatus, ...]:
+    """Return the incidents that no open circuit explains, those that need a person first."""
+    # 2. One cause is one problem.
+    explained = {circuit.agent for circuit in circuits if circuit.is_open}
+    states = [
+        IncidentStatus(
+            kind=incident.kind.value,
+            about=incident.scope,
+            text=incident.text,
+            since=incident.since,
+            last_seen=incident.last_seen,
+            needs_you=incident.needs_you,
+            alerts=incident.alerts_sent,
+            next_alert_at=rules.next_alert_at(incident),
+            orders=incident.orders,
+        )
+        for incident in active
+        if incident.kind not in {AlertKind.BREAKER_OPEN, AlertKind.WAITING}
+        or incident.agent not in explained
+    ]
+    return tuple(sorted(states, key=lambda state: (not state.needs_you, state.since)))
+
+
+# -- Queues -----------------------------------------------------------------------------------
+
+
+async def queue_counts(bus: MessageBus, names: Iterable[str]) -> tuple[QueueCount, ...]:
+    """Return what lies in these queues; of one that does not answer in time that it is silent."""
+    gate = asyncio.Semaphore(QUEUES_AT_ONCE)
+
+    async def look(name: str) -> QueueCount:
+        async with gate:
+            (count,) = await count_queues(bus, [name])
+        return count
+
+    looks = {name: asyncio.create_task(look(name)) for name in names}
+    _, late = await asyncio.wait(looks.values(), timeout=QUEUES_S)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    silent = f"it did not answer within {QUEUES_S:.0f} s"
+    return tuple(
+        QueueCount(queue=name, problem=f"queue {name}: {silent}.")
+        if task in late
+        else task.result()
+        for name, task in looks.items()
+    )
+
+
+def queue_names(queues: Queues, agents: Iterable[str]) -> tuple[str, ...]:
+    """Return the queues of the system with these agents, those of operators first."""
+    for_operators = (queues.rejected, queues.dead_letters, queues.alerts)
+    return (*for_operators, *queues.on_the_way(sorted(agents)))
+
+
+def is_forbidden(count: QueueCount) -> bool:
+    """Return whether you have no right to read a queue: that may be intended."""
+    return "you need the role" in count.problem
+
+
+# -- What is wrong ----------------------------------------------------------------------------
+
+
+def _problems(status: SystemStatus) -> Iterable[Problem]:
+    """Yield what is wrong, the worst first."""
+    # 3. What stops all orders, then what waits for a person, then what ends by itself.
+    yield from _unreadable(status.queues)
+    yield from _late(status)
+    yield from (_of_incident(incident) for incident in status.incidents if incident.needs_you)
+    yield from _in_error(status)
+    yield from _left(status.queues)
+    yield from (_of_circuit(circuit) for circuit in status.open_circuits)
+    yield from (_of_incident(incident) for incident in status.incidents if not incident.needs_you)
+
+
+def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
+    """Yield one problem for all queues that cannot be read for one reason."""
+    names_by_reason: dict[str, list[str]] = {}
+    for count in queues:
+        if count.problem and not is_forbidden(count):
+            reason = count.problem.removeprefix(f"queue {count.queue}: ")
+            names_by_reason.setdefault(reason.replace(count.queue, "it"), []).append(count.queue)
+    for reason, names in names_by_reason.items():
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        plural = "s" if len(names) > 1 else ""
+        yield Problem(
+            kind="queue",
+            about=", ".join(names),
+            text=f"Queue{plural} {', '.join(names[:3])}{others} cannot be read: {reason}",
+            todo="If the app cannot read them either, their messages wait.",
+            needs_you=True,
+            command="sas status --check",
+        )
+
+
+def _late(status: SystemStatus) -> Iterable[Problem]:
+    """Yield that the supervisor is late, unless an incident says so already."""
+    kinds = {incident.kind for incident in status.incidents}
+    if status.is_late and AlertKind.NOT_PICKED_UP.value not in kinds:
+        yield Problem(
+            kind="late",
+            about=f"order {status.oldest_due_order}",
+            text="The supervisor is late: it has not looked at a step that is due.",
+            todo="Check that the function app runs: the supervisor looks within seconds.",
+            needs_you=True,
+            since=status.oldest_due,
+            command=f"sas show {status.oldest_due_order}",
+        )
+
+
+def _in_error(status: SystemStatus) -> Iterable[Problem]:
+    if not status.in_error:
+        return
+    subject = "1 order is" if status.in_error == 1 else f"{status.in_error:,} orders are"
+    shown, others = status.failures[:3], len(status.failures) - 3
+    groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in shown)
+    more = f" and {others:,} more groups" if others > 0 else ""
+    yield Problem(
+        kind="error",
+        about="orders in Error",
+        text=f"{subject} in Error: {groups}{more}.",
+        todo="Repair the cause, then resubmit, skip or undo them.",
+        needs_you=True,
+        since=min((group.since for group in status.failures if group.since), default=None),
+        command="sas list",
+    )
+
+
+def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
+    """Yield what lies in dead-letter subqueues."""
+    for count in queues:
+        if count.dead_lettered:
+            lie = "dead letter lies" if count.dead_lettered == 1 else "dead letters lie"
+            yield Problem(
+                kind="dead-lettered",
+                about=f"queue {count.queue}",
+                text=f"{count.dead_lettered:,} {lie} in queue {count.queue}.",
+                todo="Look why, then send them again or remove them.",
+                needs_you=True,
+                since=count.oldest,
+                command="sas messages list dead-letters",
+            )
+
+
+def _of_incident(incident: IncidentStatus) -> Problem:
+    text, _, todo = incident.text.partition(". ")
+    return Problem(
+        kind=incident.kind,
+        about=incident.about,
+        text=_ended(text),
+        todo=_ended(todo),
+        needs_you=incident.needs_you,
+        since=incident.since,
+    )
+
+
+def _of_circuit(circuit: CircuitStatus) -> Problem:
+    waiting = f" These wait: {'; '.join(circuit.waiting)}." if circuit.waiting else ""
+    why = circuit.why.rstrip(".") or "its service failed"
+    return Problem(
+        kind=AlertKind.BREAKER_OPEN.value,
+        about=f"agent {circuit.agent}",
+        text=f"The circuit of agent {circuit.agent} is {circuit.state}: {why}.{waiting}",
+        todo="Check that service. A probe that succeeds closes the circuit, and all goes on.",
+        needs_you=False,
+        since=circuit.since,
+        command="sas list --state running",
+    )
+
+
+def _ended(text: str) -> str:
+    """Return a sentence with its full stop; empty for no text."""
+    return f"{text.rstrip('.')}." if text else ""
