@@ -14,7 +14,7 @@ from functools import partial
 
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
-from sas.desk.rows import Row
+from sas.desk.watch import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.operate.letters import (

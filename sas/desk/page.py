@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
 
 from sas.codec.payloads import UNREADABLE, is_encoded
 from sas.desk.content import indented
-from sas.desk.graph import Graph, graph
+from sas.desk.graph import GAP, Graph, graph
 from sas.domain.command import can_undo
 from sas.domain.content import Content, PayloadRef
 from sas.domain.messages import JournalEntry, Verb
-from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
-from sas.domain.workflow import UnknownWorkflowError, Workflows
+from sas.domain.order import AttemptError, Direction, Fault, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.workflow import Rules, UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker
 from sas.operate import why
 from sas.operate.commands import Intent, outlook, refusal
 from sas.operate.finding import is_failed
-from sas.operate.why import Attempt, Fold, Waits
+from sas.operate.why import Attempt, Waits
 
+CHARACTER_WIDTH, CHARACTERS_MAX, BOX_WIDTH_MIN = 7.5, 30, 130.0
 TIMELINE_WIDTH = 1000.0
 BAR_WIDTH_MIN = 8.0
 """A shorter attempt is drawn with this width, so that people can see it and point at it."""
@@ -38,19 +42,22 @@ class AttemptBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One step: its record, its agent, and its attempts."""
+    """One step: the lines of its box in the picture, and its attempts as bars.
 
-    step: StepRecord
-    agent: str | None
-    circuit: Breaker | None
-    attempts: Sequence[Attempt]
+    ``doing`` says what it does or waits for ``until`` a moment, ``more`` what else is to be known.
+    """
+
+    name: str
+    tone: str
+    lines: Sequence[str]
     bars: Sequence[AttemptBar]
-    undo: str
-
-    @property
-    def failed(self) -> bool:
-        """Whether it is in Error."""
-        return is_failed(self.step)
+    failed: bool
+    error: Fault | None
+    last_error: AttemptError | None
+    doing: str
+    until: datetime | None
+    note: str | None
+    more: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +75,20 @@ class VerbView:
 class OrderView:
     """Everything that the page of an order shows.
 
-    ``graph`` is None if the order's workflow is not known. ``folds`` is the journal, the newest
-    entry first. The first ``removed`` entries are not stored any more.
+    ``label`` says what ``graph`` shows. ``ordered``: the workflow is known, so the graph has lines.
+    ``folds`` is the journal, the newest row first, and ``pauses`` the time from the row before to
+    each row, by seq. The first ``removed`` rows are not stored any more.
     """
 
     order: Order
     story: str
     waits: Waits
-    graph: Graph | None
+    graph: Graph
+    label: str
+    ordered: bool
     steps: Sequence[StepView]
-    folds: Sequence[Fold]
+    folds: Sequence[Any]
+    pauses: Mapping[int, timedelta]
     removed: int
     verbs: Sequence[VerbView]
     duration: str
@@ -94,22 +105,24 @@ def view(
     """Return an order as its page shows it."""
     agents = why.agents_of(order, journal, workflows)
     attempts = why.attempts(order, journal)
+    rules = _rules(order, workflows)
     start = order.details.submitted_at
     end = max([order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
-    steps = []
-    for step in order.steps:
-        attempts_of_step = [attempt for attempt in attempts if attempt.step == step.number]
-        agent = agents.get(step.number)
-        steps.append(
-            StepView(
-                step=step,
-                agent=agent,
-                circuit=circuits.get(agent) if agent else None,
-                attempts=attempts_of_step,
-                bars=[_bar(attempt, start, end) for attempt in attempts_of_step],
-                undo="" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
-            )
+    steps = [
+        _step(
+            step,
+            [attempt for attempt in attempts if attempt.step == step.number],
+            agent=agents.get(step.number, ""),
+            after=[order.steps[number] for number in rules.steps[step.number].after]
+            if rules
+            else [],
+            span=(start, end),
         )
+        for step in order.steps
+    ]
+    width = CHARACTER_WIDTH * max(min(len(line), CHARACTERS_MAX) for step in steps for line in step.lines)
+    from types import SimpleNamespace as N
+    folds = [N(rows=[N(seq=e.seq, at=e.at, what=str(e.what), by=e.by, reason=e.reason, changes=[why.change(order, c) for c in e.changes], messages=[N(text=why.sent(order, m)) for m in e.messages]) for e in fold.entries], words=fold.words, is_run=fold.is_run) for fold in why.folded(journal)]
     return OrderView(
         order=order,
         story=why.story(order, journal),
@@ -118,25 +131,90 @@ def view(
             why.waits_for(order, now, agents=agents, circuits=circuits),
             why.left_since(journal),
         ),
-        graph=_graph(order, workflows),
+        graph=graph(len(steps), rules, max(width + 2 * GAP, BOX_WIDTH_MIN)),
+        label=" ".join(f"{', '.join(step.lines)}." for step in steps),
+        ordered=rules is not None,
         steps=steps,
-        folds=why.folded(journal)[::-1],
+        folds=folds[::-1],
+        pauses={later.seq: later.at - row.at for row, later in pairwise(journal)},
         removed=journal[0].seq - 1 if journal else 0,
         verbs=verbs_of(order),
         duration=why.spelled(end - start),
     )
 
 
-def _graph(order: Order, workflows: Workflows | None) -> Graph | None:
-    try:
-        rules = (
-            workflows.rules(order.details.workflow, order.details.version) if workflows else None
-        )
-    except UnknownWorkflowError:
-        return None
-    if rules is None or [rule.name for rule in rules.steps] != [step.name for step in order.steps]:
-        return None
-    return graph(order, rules)
+def _step(
+    step: StepRecord,
+    attempts: Sequence[Attempt],
+    *,
+    agent: str,
+    after: Sequence[StepRecord],
+    span: tuple[datetime, datetime],
+) -> StepView:
+    undo = "" if step.undo is UndoStatus.NOT_DECIDED else f"undo {step.undo.value}"
+    return StepView(
+        name=step.name,
+        tone=step.process_state.value.lower(),
+        lines=[
+            step.name,
+            " · ".join(filter(None, (step.process_state.value, agent, undo))),
+            _facts(step, attempts, after, span[1]),
+        ],
+        bars=[_bar(attempt, *span) for attempt in attempts],
+        failed=is_failed(step),
+        error=step.error,
+        last_error=None if step.process_state.value in {"Processed", "Compensated"} else step.last_error,
+        doing=_doing(step),
+        until=step.complete_by if step.resting or step.dispatched else None,
+        note=step.note,
+        more=" ".join(_more(step)),
+    )
+
+
+def _facts(
+    step: StepRecord, attempts: Sequence[Attempt], after: Sequence[StepRecord], end: datetime
+) -> str:
+    """Return how long a step took in how many attempts, and what it waits for."""
+    if not attempts:
+        names = [other.name for other in after if other.process_state is not StepState.PROCESSED]
+        if step.complete_by is not None:
+            return _doing(step).lower()
+        return f"waits for {' and '.join(names)}" if names else "not begun"
+    spent = sum(((attempt.ended_at or end) - attempt.began_at for attempt in attempts), timedelta())
+    times = "" if len(attempts) == 1 else f" in {len(attempts)} attempts"
+    return f"{why.spelled(spent)}{times}" + (f", {_doing(step).lower()}" if step.complete_by else "")
+
+
+def _doing(step: StepRecord) -> str:
+    return (
+        "Rests"
+        if step.resting
+        else "Waits for the callback"
+        if step.awaits_callback
+        else "Goes on"
+        if step.note
+        else "Out"
+        if step.dispatched
+        else "Ready"
+    )
+
+
+def _more(step: StepRecord) -> Iterator[str]:
+    if step.call.generation:
+        times = "1 time" if step.call.generation == 1 else f"{step.call.generation} times"
+        yield f"Its input was edited {times}."
+    if step.call.route:
+        yield f"With agent number {step.call.route + 1} of the step."
+
+
+def _rules(order: Order, workflows: Workflows | None) -> Rules | None:
+    """Return the rules of an order, if its workflow is known and has its steps."""
+    with suppress(UnknownWorkflowError):
+        details = order.details
+        rules = workflows.rules(details.workflow, details.version) if workflows else None
+        if rules and [rule.name for rule in rules.steps] == [step.name for step in order.steps]:
+            return rules
+    return None
 
 
 def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:

@@ -30,7 +30,7 @@ from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
 from sas.desk.inboxes import Inboxes, InboxMessage, InboxView
 from sas.desk.sending import CommandGroup, Sender, Snapshot
-from sas.desk.watch import Watch, row_of
+from sas.desk.watch import Watch
 from sas.domain.messages import Verb
 from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
@@ -47,6 +47,8 @@ log = logger(__name__)
 HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
+PATIENCE_S = 3
+"""After so many seconds, a page says that it waits for the store."""
 GROUP_ORDERS_MAX = 1000
 """Most orders that one form resubmits."""
 REMEMBERED_MAX = 50
@@ -122,7 +124,6 @@ class Desk:
                 web.get("/orders", self.orders),
                 web.get("/orders/{order_id}", self.order),
                 web.post("/orders/{order_id}", self.act),
-                web.get("/failures", self.failures),
                 web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
                 web.get("/inbox/{name}/resend", self.resend),
@@ -163,15 +164,16 @@ class Desk:
         """List orders."""
         query = listing.Query.read(request.query)
         picture = self.watch.picture
-        blocks = (picture.in_error, picture.under_way, *picture.blocks)
-        workflows = {workflow for block in blocks for _, workflow in block.counts}
+        rows = chain(picture.in_error, picture.under_way, picture.finished.values())
+        workflows = {row.workflow for row in rows}
+        found = listing.list_page(picture, query, self.inboxes.refused())
         return self._page(
             "list.html",
             active="orders",
             query=query,
-            listing=listing.list_page(picture, query, self.inboxes.refused()),
+            listing=found,
+            group=listing.group_of(picture, query),
             states=listing.STATE_FILTERS,
-            ages=listing.AGE_FILTERS,
             workflows=sorted(workflows - {""}),
         )
 
@@ -218,7 +220,7 @@ class Desk:
             agents = {view.waits.agent} if view.waits.agent else set()
             paths = letters.waiting_paths(order, step, self.office.queues, agents)
             read = await letters.read(self.office.bus, paths)
-        failed_steps = [step_view.step for step_view in view.steps if step_view.failed]
+        failed_steps = [step for step in view.steps if step.failed]
         editing = form.text is not None or ("edit" in query and bool(failed_steps))
         text = form.text
         if editing and text is None:
@@ -238,36 +240,9 @@ class Desk:
             awaiting_steps=[step for step in order.steps if step.awaits_callback],
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
-            message_words=lambda message: why.sent(order, message),
-            change_words=lambda change: why.change(order, change),
             live=urlencode(
                 {"order": order.order_id, "sent": group.key if group else ""}, errors="replace"
             ),
-        )
-
-    async def failures(self, request: web.Request) -> web.Response:
-        """Show the orders that failed in the same way, and offer to resubmit them."""
-        fingerprint = request.query.get("fingerprint", "")
-        selection = finding.OrderQuery(
-            state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX
-        )
-        orders = [order async for order in finding.each(self.office.store, selection)]
-        step = fingerprint.partition("/")[0]
-        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step)
-        possible = [order for order in orders if not refusal(order, intent)]
-        key = uuid4().hex
-        self.groups[key] = {order.order_id: Snapshot.of(order, intent) for order in possible}
-        for old_key in list(self.groups)[:-REMEMBERED_MAX]:
-            del self.groups[old_key]
-        return self._page(
-            "failures.html",
-            active="overview",
-            fingerprint=fingerprint,
-            step=step,
-            key=key,
-            rows=[row_of(order, self.office.now()) for order in possible],
-            impossible=len(orders) - len(possible),
-            limit=GROUP_ORDERS_MAX,
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
@@ -361,9 +336,10 @@ class Desk:
         fields = await request.post()
         reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
         step = str(fields.get("step", "")) or None
-        snapshots = self.groups.pop(str(fields.get("key", "")), None)
-        if not snapshots:
-            raise NotPossibleError("this group was sent already, or is too old: look at it again")
+        lines = [line.split(" ", 2) for line in str(fields.get("orders", "")).splitlines()]
+        snapshots = {
+            order_id: Snapshot(_seq(seq), lane == "1", frozenset()) for seq, lane, order_id in lines
+        }
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, step=step, reason=reason)
         group = await self.sender.send(intent, snapshots, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{group.key}")
@@ -457,7 +433,7 @@ class Desk:
         order_id = request.query.get("order")
         if order_id is None:
             read_at = [box.read_at for box in self.inboxes.boxes.values()]
-            return self.watch.picture.version, read_at, progress
+            return self.watch.picture.version, self._waited_s(), read_at, progress
         order = await self.office.store.load(order_id)
         errors = [step.last_error for step in order.steps] if order else []
         return order, errors, progress
@@ -471,10 +447,16 @@ class Desk:
             "by": self.office.by,
             "now": self.office.now(),
             "where": self.office.where,
+            "waited_s": self._waited_s(),
             "live": "",
         }
         text = _TEMPLATES.get_template(template).render(base | context)
         return web.Response(text=text, content_type="text/html", status=status)
+
+    def _waited_s(self) -> int:
+        """Return for how long the store has not answered, if a reader should know it."""
+        waited_s = self.watch.waited_s
+        return waited_s if waited_s >= PATIENCE_S else 0
 
     def _refused(self, status: int, why: str) -> web.Response:
         text = _TEMPLATES.get_template("refused.html").render(why=why)
@@ -519,8 +501,10 @@ def _address(order_id: str) -> str:
     return f"/orders/{quote(order_id, safe='', errors='replace')}"
 
 
-def _clock(at: datetime | None) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+def _clock(at: datetime | None, exact: bool = False) -> str:
+    if at is None:
+        return "-"
+    return at.astimezone(UTC).isoformat(" ", "milliseconds" if exact else "seconds")[:-6]
 
 
 _TEMPLATES = jinja2.Environment(

@@ -17,7 +17,7 @@ orders, so few of them are loaded. How each kind of order is found:
    Error, and leaves the finished orders.
 
 A look loads at most ``LOADED_MAX`` orders in Error, and as many under way. The others keep their
-old rows until the next look.
+old rows until the next look, which follows at once.
 
 One task (``run``) writes everything here. Only ``forget``, which the sender of commands calls,
 removes loaded orders too. Pages read ``picture``, which is never changed, only replaced.
@@ -33,10 +33,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from sas.desk.rows import Block, Row, with_rows, without
 from sas.domain.change import StepDue
 from sas.domain.messages import AlertKind
-from sas.domain.order import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker
 from sas.features.incidents.board import active_incidents
@@ -47,39 +46,71 @@ from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 LOOK_EVERY_S = 2.0
-LOADED_MAX = 1000
+LOADED_MAX = 400
 """Most orders in Error that are loaded in one look, and most orders under way."""
 FRESH_FOR_S = 30.0
 """A loaded order of which no row may tell a change is loaded again after this time, in seconds."""
-FINISHED_MAX = 200_000
+FINISHED_MAX = 100_000
 """Most finished orders in memory. The oldest are dropped."""
 READ_SIZE = 1000
 """Index rows read at once."""
 LATE = timedelta(minutes=1)
 """The index row of an order may become visible so long after the order finished."""
+GROUPS_MAX = 20
 _PAST = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 """How far back each part of the past goes."""
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+START_OF_TIME = datetime.min.replace(tzinfo=UTC)
+"""The time of a row whose time is not known. Such rows are sorted before all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One order in a list. ``state`` is None while it is under way and not loaded yet.
+
+    ``since`` is the time at which it came into this state. ``fingerprints`` has ``step/code`` of
+    each failed step. ``step`` names the failed steps, or the open ones. ``why`` says in words why
+    the order is in this state, or what it does.
+    """
+
+    order_id: str
+    state: OrderState | None
+    workflow: str = ""
+    since: datetime | None = None
+    submitted_at: datetime | None = None
+    seq: int = 0
+    fingerprints: tuple[str, ...] = ()
+    step: str = ""
+    why: str = ""
+    acknowledged_by: str | None = None
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The orders that failed in one way: how many, since when, and the error of the oldest."""
+
+    fingerprint: str
+    count: int
+    oldest: Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All orders at one moment. ``whole`` says that the whole past was read.
+    """All orders at one moment, those first that are in their state for the longest time.
 
-    The finished orders are in ``blocks``, the oldest first. ``finished`` has them
-    by id.
-    ``failures`` counts the orders in Error by fingerprint. ``oldest`` is the step that has been due
-    for the longest time.
+    ``whole`` says that the whole past was read. ``finished`` has the finished orders by id.
+    ``groups`` has the orders in Error by fingerprint, the largest group first. ``oldest`` is the
+    step that has been due for the longest time.
     """
 
     at: datetime
     version: int = 0
-    in_error: Block = field(default_factory=Block)
-    under_way: Block = field(default_factory=Block)
-    blocks: tuple[Block, ...] = ()
+    in_error: Sequence[Row] = ()
+    under_way: Sequence[Row] = ()
     finished: Mapping[str, Row] = field(default_factory=dict)
     counts: Mapping[OrderState, int] = field(default_factory=dict)
-    failures: Sequence[tuple[str, int]] = ()
+    groups: Sequence[Group] = ()
     oldest: StepDue | None = None
     circuits: Mapping[str, Breaker] = field(default_factory=dict)
     incidents: Sequence[ActiveIncident] = ()
@@ -110,14 +141,15 @@ class Watch:
         self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._loaded: dict[str, _Loaded] = {}
         self._finished: dict[str, Row] = {}
-        self._blocks: list[Block] = []
-        """The same rows as in ``_finished``, sorted."""
         self._finished_to: datetime | None = None
         """What finished before this moment needs not be read again."""
         self._past = list(_PAST)
         """The parts of the past that are still to be read."""
         self._past_from = now()
         """The past is read from this moment on."""
+        self._unread = False
+        """Whether an order that the last look found is not loaded yet."""
+        self._began: float | None = None
 
     async def run(self) -> None:
         """Look again and again until this is cancelled, also while the store is away."""
@@ -129,7 +161,8 @@ class Watch:
                 await self._show(replace(self.picture, problem=str(error)))
             # If a look takes long, because the store is large or slow, pause for longer.
             pause_s = max(LOOK_EVERY_S, 3 * (time.monotonic() - began))
-            await asyncio.sleep(0.1 if self._past and not self.picture.problem else pause_s)
+            goes_on = (self._past or self._unread) and not self.picture.problem
+            await asyncio.sleep(0.1 if goes_on else pause_s)
 
     async def changed(self, version: int) -> int:
         """Return the version of the picture once it differs from this one."""
@@ -142,8 +175,20 @@ class Watch:
         for order_id in order_ids:
             self._loaded.pop(order_id, None)
 
+    @property
+    def waited_s(self) -> int:
+        """For how many seconds the present look has been waiting for the store; 0 between looks."""
+        return int(time.monotonic() - self._began) if self._began is not None else 0
+
     async def look(self) -> None:
         """Read everything that may have changed, and show it as the new picture."""
+        self._began = time.monotonic()
+        try:
+            await self._look()
+        finally:
+            self._began = None
+
+    async def _look(self) -> None:
         now = self._now()
         circuits = {
             agent: shared.value for agent, shared in (await breakers(self._store).all()).items()
@@ -154,30 +199,33 @@ class Watch:
             for incident in (shared.value for shared in shared_incidents.values())
             if incident is not None and not is_over(incident, now)
         ]
-        in_error = Block(await self._read_in_error())
+        self._unread = False
+        in_error = await self._read_in_error()
         has_bug = any(incident.kind is AlertKind.AGENT_FAILING for incident in incidents)
-        rows, oldest = await self._read_under_way(
+        under_way, oldest = await self._read_under_way(
             {row.order_id for row in in_error}, FRESH_FOR_S if has_bug else float("inf")
         )
-        under_way = Block(rows)
+        picture = Picture(
+            at=now,
+            in_error=in_error,
+            under_way=under_way,
+            groups=_groups(in_error),
+            oldest=oldest,
+            circuits=circuits,
+            incidents=incidents,
+        )
+        if not self.picture.version:  # who opens the desk sees first what needs somebody
+            await self._show(replace(picture, counts=_counts(in_error, under_way)))
         await self._read_finished(now)
-        self._drop({row.order_id for row in chain(in_error, under_way)})  # 4. Taken up again.
-        for block in (in_error, under_way, *self._blocks):
-            block.prepare()
-            await asyncio.sleep(0)  # let the server answer a request in between
-        fingerprints = Counter(name for row in in_error for name in row.fingerprints)
+        for row in chain(in_error, under_way):  # 4. Taken up again.
+            self._finished.pop(row.order_id, None)
+        finished = dict(sorted(self._finished.items(), key=lambda item: _moment(item[1])))
+        self._finished = dict(list(finished.items())[-FINISHED_MAX:])
         await self._show(
-            Picture(
-                at=now,
-                in_error=in_error,
-                under_way=under_way,
-                blocks=tuple(self._blocks),
-                finished=self._finished,
-                counts=_counts((in_error, under_way, *self._blocks)),
-                failures=fingerprints.most_common(20),
-                oldest=oldest,
-                circuits=circuits,
-                incidents=incidents,
+            replace(
+                picture,
+                finished=dict(self._finished),
+                counts=_counts(in_error, under_way, self._finished.values()),
                 whole=not self._past,
             )
         )
@@ -199,7 +247,7 @@ class Watch:
             _row_in_error(loaded.get(order_id), summary) for order_id, summary in summaries.items()
         ]
         # An order that was taken up again leaves Error a moment before its index row is removed.
-        return [row for row in rows if row.state is OrderState.ERROR]
+        return sorted((row for row in rows if row.state is OrderState.ERROR), key=_moment)
 
     async def _read_under_way(
         self, in_error: set[str], fresh_for_s: float
@@ -224,7 +272,8 @@ class Watch:
             for order_id, entry in self._loaded.items()
             if order_id in due_rows or order_id in in_error
         }
-        return [row for row in rows if row is not None and not _is_stopped(row)], oldest
+        under_way = [row for row in rows if row is not None and not _is_stopped(row)]
+        return sorted(under_way, key=_moment), oldest
 
     async def _load(
         self, revisions: Mapping[str, object], fresh_for_s: float
@@ -243,9 +292,10 @@ class Watch:
                 and now - entry.at <= fresh_for_s
             )
 
-        stale = [order_id for order_id in revisions if not is_fresh(order_id)][:LOADED_MAX]
-        for start in range(0, len(stale), finding.BATCH_ORDERS):
-            order_ids = stale[start : start + finding.BATCH_ORDERS]
+        stale = [order_id for order_id in revisions if not is_fresh(order_id)]
+        self._unread = self._unread or len(stale) > LOADED_MAX
+        for start in range(0, min(len(stale), LOADED_MAX), finding.BATCH_ORDERS):
+            order_ids = stale[start : min(start + finding.BATCH_ORDERS, LOADED_MAX)]
             rows = await asyncio.gather(*map(self._row, order_ids))
             for order_id, row in zip(order_ids, rows, strict=True):
                 self._loaded[order_id] = _Loaded(revisions[order_id], now, row)
@@ -278,24 +328,11 @@ class Watch:
             until = self._past_from
             self._past_from = now - self._past.pop(0)
             older = await self._finished_between(self._past_from, until)
-            self._keep({name: row for name, row in older.items() if name not in self._finished})
+            self._finished = older | self._finished
         newer = await self._finished_between(since, None)
-        self._keep({name: row for name, row in newer.items() if self._finished.get(name) != row})
+        self._finished |= newer
         if len(self._finished) > FINISHED_MAX:
-            rows = list(chain.from_iterable(self._blocks))
-            self._drop({row.order_id for row in rows[:-FINISHED_MAX]})
             self._past.clear()
-
-    def _keep(self, rows: Mapping[str, Row]) -> None:
-        """Add finished orders, in the place of what was known of them."""
-        self._drop(set(rows))
-        self._finished |= rows
-        self._blocks = with_rows(self._blocks, list(rows.values()))
-
-    def _drop(self, order_ids: Iterable[str]) -> None:
-        """Remove those of these orders that are among the finished ones."""
-        finished = {order_id for order_id in order_ids if self._finished.pop(order_id, None)}
-        self._blocks = without(self._blocks, finished)
 
     async def _finished_between(self, since: datetime, until: datetime | None) -> dict[str, Row]:
         rows: dict[str, Row] = {}
@@ -312,7 +349,7 @@ def row_of(order: Order, now: datetime) -> Row:
     """Return a loaded order as a row of a list."""
     failed = [step for step in order.steps if finding.is_failed(step)]
     errors = "; ".join(step.error.message for step in failed if step.error)
-    done = {StepState.PROCESSED, StepState.COMPENSATED}
+    open_steps = [step for step in order.steps if step.complete_by is not None]
     return Row(
         order_id=order.order_id,
         state=order.process_state,
@@ -321,20 +358,27 @@ def row_of(order: Order, now: datetime) -> Row:
         submitted_at=order.details.submitted_at,
         seq=order.seq,
         fingerprints=tuple(finding.fingerprints(order)),
+        step=", ".join(step.name for step in failed or open_steps),
         why=errors or finding.doing(order, now),
-        steps_done=sum(step.process_state in done for step in order.steps),
-        steps=len(order.steps),
         acknowledged_by=order.acknowledged_by,
         urgent=order.details.urgent,
     )
 
 
-def _counts(blocks: Iterable[Block]) -> dict[OrderState, int]:
+def _moment(row: Row) -> tuple[datetime, str]:
+    return row.since or START_OF_TIME, row.order_id
+
+
+def _groups(in_error: Sequence[Row]) -> list[Group]:
+    """Return the largest groups of orders that failed alike. The first row of a group is oldest."""
+    counts = Counter(name for row in in_error for name in row.fingerprints)
+    oldest = {name: row for row in reversed(in_error) for name in row.fingerprints}
+    return [Group(name, count, oldest[name]) for name, count in counts.most_common(GROUPS_MAX)]
+
+
+def _counts(*parts: Iterable[Row]) -> dict[OrderState, int]:
     """Return how many orders there are in each state."""
-    counts: Counter[OrderState] = Counter()
-    for block in blocks:
-        for (state, _), count in block.counts.items():
-            counts[state or OrderState.PROCESSING] += count
+    counts = Counter(row.state or OrderState.PROCESSING for row in chain(*parts))
     return {state: counts[state] for state in OrderState}
 
 
