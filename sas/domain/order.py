@@ -300,6 +300,12 @@ class StepRecord:
         """Whether its undo failed."""
         return self.undo is UndoStatus.FAILED
 
+    @property
+    def fingerprint(self) -> str:
+        """``step/code`` of a step in Error. Steps that failed alike have the same, on one line."""
+        code = self.error.code if self.error else "unknown"
+        return f"{self.name}/{code}".replace("\n", " ")
+
     def moved(
         self,
         state: StepState,
@@ -392,6 +398,12 @@ class Order:
     def failure_count(self) -> int:
         """FailureCount: the sum over all steps."""
         return sum(step.failure_count for step in self.steps)
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The fingerprint of each step in Error."""
+        failed = (step for step in self.steps if step.process_state is StepState.ERROR)
+        return tuple(step.fingerprint for step in failed)
 
     @property
     def direction(self) -> Direction:

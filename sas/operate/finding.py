@@ -88,12 +88,12 @@ def until_callback(step: StepRecord) -> str:
 
 def fingerprint(step: StepRecord) -> str:
     """Return ``step/code`` of a failed step. Steps that failed alike have the same fingerprint."""
-    return f"{step.name}/{step.error.code if step.error else 'unknown'}"
+    return step.fingerprint
 
 
 def fingerprints(order: Order) -> list[str]:
     """Return the fingerprint of every failed step."""
-    return [fingerprint(step) for step in order.steps if is_failed(step)]
+    return list(order.fingerprints)
 
 
 def grouped(orders: Iterable[Order], step: str | None = None) -> str:
@@ -193,11 +193,16 @@ async def under_way(store: StateStore) -> list[str]:
     Every order with an open step has a due row. A few others have one too: of a deadline, or of
     messages that may be unsent.
     """
-    rows: list[Due] = []
-    for shard in store.shards:
-        rows += await store.due(shard, _END_OF_TIME, UNDER_WAY_MAX)
-    rows.sort(key=lambda row: row.at)
+    rows = sorted(await due_rows(store), key=lambda row: row.at)
     return list(dict.fromkeys(row.order_id for row in rows if row.order_id))
+
+
+async def due_rows(store: StateStore) -> list[Due]:
+    """Return the due rows of all shards."""
+    lists = await asyncio.gather(
+        *(store.due(shard, _END_OF_TIME, UNDER_WAY_MAX) for shard in store.shards)
+    )
+    return [row for rows in lists for row in rows]
 
 
 async def summaries(

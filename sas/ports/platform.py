@@ -117,7 +117,8 @@ class DecodingError(UnreadableError):
 class Summary:
     """One order in a list, read from an index row without loading the order.
 
-    ``undone_because`` says why the undo was decided.
+    ``undone_because`` says why the undo was decided. ``fingerprints`` has ``step/code`` of each
+    step in Error; it is empty if an older version wrote the row.
     """
 
     at: datetime
@@ -126,6 +127,7 @@ class Summary:
     workflow: str
     submitted_at: datetime
     undone_because: str | None = None
+    fingerprints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

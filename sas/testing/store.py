@@ -547,6 +547,7 @@ def _summary(order: Order, at: datetime) -> Summary:
         workflow=details.workflow,
         submitted_at=details.submitted_at,
         undone_because=order.undone_because,
+        fingerprints=order.fingerprints,
     )
 
 

@@ -168,7 +168,9 @@ async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) 
         process_state=OrderState.ERROR,
         workflow="order",
         submitted_at=NOW,
+        fingerprints=order.fingerprints,
     )
+    assert order.fingerprints == ("step-0/out-of-stock",)
     assert await store.attention(10) == [expected]
     order = await store.commit(cases.fenced(order, "dead-letters:1"))
     assert await store.attention(10) == [expected]

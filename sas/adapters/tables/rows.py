@@ -303,7 +303,8 @@ def error_row(order_id: str, number: int, error: AttemptError) -> Entity:
 def stopped_row(order: Order) -> Entity | None:
     """Return the index row of an order in Error, finished or Rejected; else None.
 
-    It has everything that a list shows, so a list loads no orders.
+    It has everything that a list shows, so a list loads no orders. The fingerprints of an order in
+    Error are in ErrorCode, one a line, because every version knows that column.
     """
     if order.stopped_at is None:
         return None
@@ -316,6 +317,7 @@ def stopped_row(order: Order) -> Entity | None:
         "Workflow": order.details.workflow,
         "SubmittedAt": key_time(order.details.submitted_at),
         "UndoneBecause": None if order.undone_because is None else clean(order.undone_because),
+        "ErrorCode": clean("\n".join(order.fingerprints)) or None,
     }
 
 

@@ -560,6 +560,7 @@ def _summary(row: Row) -> Summary | None:
                 workflow=row["Workflow"],
                 submitted_at=parse_key_time(row["SubmittedAt"]),
                 undone_because=row.get("UndoneBecause"),
+                fingerprints=tuple(filter(None, row.get("ErrorCode", "").split("\n"))),
             )
     except (CorruptOrderError, OtherVersionError) as error:
         log.warning("a row of a list is skipped: %s", error)
