@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.codec import internal
-from sas.codec.external import AlertMessage, RejectedMessage
+from sas.codec.external import RejectedMessage
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
@@ -31,8 +31,8 @@ from sas.codec.internal import (
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time, reply_id
-from sas.domain.messages import AlertKind, JournalEntry
-from sas.domain.order import Order, OrderState, StepRecord
+from sas.domain.messages import JournalEntry
+from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK, FIRST_ID, LEFT_SINCE
 from sas.engine.receiver import FIRST_AT, SOURCE
@@ -55,6 +55,10 @@ _INTERNAL_MESSAGE: type[Envelope] = (
 DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
+LetterKey = tuple[str, int]
+"""The path and the sequence number of a message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
     """One message in a queue. ``path`` names the queue or its dead-letter subqueue.
@@ -67,6 +71,11 @@ class Letter:
     peeked: Peeked
     source: str
     order_id: str | None
+
+    @property
+    def key(self) -> LetterKey:
+        """What no other message has: the path and the sequence number."""
+        return self.path, self.peeked.sequence
 
     @property
     def since(self) -> datetime:
@@ -94,17 +103,30 @@ class PeekResult:
     problems: dict[str, str]
 
 
-async def read(bus: MessageBus, paths: Iterable[str], limit: int = READ_MAX) -> PeekResult:
-    """Return at most ``limit`` messages of each of these queues, one queue after the other."""
+async def read(
+    bus: MessageBus,
+    paths: Iterable[str],
+    limit: int = READ_MAX,
+    tell: Callable[[int], None] = lambda _count: None,
+) -> PeekResult:
+    """Return at most ``limit`` messages of each of these queues, one queue after the other.
+
+    ``tell`` gets how many queues are read.
+    """
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
     names = list(dict.fromkeys(paths))
+    count = 0
 
     async def peek(path: str) -> list[Peeked] | str:
+        nonlocal count
         async with gate:
             try:
                 return await bus.peek(path, limit)
             except BusUnavailableError as error:
                 return str(error)
+            finally:
+                count += 1
+                tell(count)
 
     answers = await asyncio.gather(*map(peek, names))
     letters: list[Letter] = []
@@ -131,58 +153,6 @@ def order_of(body: bytes) -> str | None:
         with suppress(ValueError, TypeError, KeyError):
             order_id = json.loads(body)["data"]["order_id"]
     return order_id if isinstance(order_id, str) else None
-
-
-def alert_of(message: Peeked) -> AlertMessage | None:
-    """Return the alert in a message; None if the message is no alert."""
-    with suppress(MalformedError):
-        return convert(message.body, AlertMessage)
-    return None
-
-
-_FAILED = frozenset({AlertKind.STEP_FAILED.value, AlertKind.UNDO_FAILED.value})
-_REPAIRABLE = _FAILED | {
-    AlertKind.OVERDUE.value,
-    AlertKind.DEAD_LETTERED.value,
-    AlertKind.UNREADABLE.value,
-}
-_ENDED_WELL = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
-
-
-def state_after(
-    alert: AlertMessage,
-    state: OrderState | None,
-    *,
-    since: datetime | None,
-    submitted_at: datetime | None,
-) -> OrderState | None:
-    """Return the state of an alert's order, if the order left what the alert speaks of since then.
-
-    ``since`` is when the order came into its ``state``. A rejected order left it if it was
-    submitted once more.
-    """
-    at = _moment(alert.at)
-    if at is None or state in {None, OrderState.ERROR, OrderState.REJECTED}:
-        return None
-    is_new = submitted_at is not None and submitted_at > at
-    if alert.kind == AlertKind.REJECTED.value:
-        return state if is_new else None
-    if state in _ENDED_WELL:
-        return state if alert.kind in _REPAIRABLE and since is not None and since > at else None
-    return state if alert.kind in _FAILED else None
-
-
-def repair_text(state: OrderState) -> str:
-    """Return ``state_after`` in words."""
-    return f"{'repaired: ' if state in _ENDED_WELL else ''}now {state.value}"
-
-
-def who_worked(alert: AlertMessage) -> str:
-    """Return the agent of an alert, and how often its step was dispatched, if these are known."""
-    agent = f"agent {alert.agent}" if alert.agent else ""
-    count = alert.attempts
-    attempts = "" if count is None else "1 attempt" if count == 1 else f"{count} attempts"
-    return ", ".join(filter(None, (agent, attempts)))
 
 
 def rejected_of(message: Peeked) -> RejectedMessage | None:
@@ -324,7 +294,7 @@ def _members(body: bytes) -> dict[str, Any]:
 class DeadLetterFate(Enum):
     """What would happen if a dead letter were sent again."""
 
-    SAFE = "safe to redrive"
+    SAFE = "safe to send again"
     DONE = "already done"
     GONE = "order gone"
     UNKNOWN = "not known"
@@ -339,12 +309,30 @@ class Verdict:
     order: Order | None = None
 
 
+async def judge_all(
+    store: StateStore, letters: Iterable[Letter], queues: Queues
+) -> dict[LetterKey, Verdict]:
+    """Return the verdict of each dead letter among these, by its key."""
+    gate = asyncio.Semaphore(PEEKS_AT_ONCE)
+    dead = [letter for letter in letters if is_dead(letter, queues)]
+
+    async def verdict(letter: Letter) -> Verdict:
+        async with gate:
+            return await judge(store, letter, queues)
+
+    verdicts = await asyncio.gather(*map(verdict, dead))
+    return {letter.key: verdict for letter, verdict in zip(dead, verdicts, strict=True)}
+
+
+def is_dead(letter: Letter, queues: Queues) -> bool:
+    """Return whether a queue gave this message up."""
+    return letter.path.endswith(DEAD_LETTER_SUBQUEUE) or letter.path == queues.dead_letters
+
+
 async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     """Return what would happen if a dead letter were sent again, by the state of its order."""
     if letter.order_id is None:
-        return Verdict(
-            DeadLetterFate.UNKNOWN, "its body names no order: look at it with sas queues peek"
-        )
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
     order = await store.load(letter.order_id)
     source = letter.source.removesuffix(URGENT_SUFFIX)
     if queues.takes_orders(letter.source):

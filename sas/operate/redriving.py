@@ -1,13 +1,21 @@
-"""Plan to send messages of queues again, or to remove them, and say why other messages stay.
+"""Plan to send messages of queues again, or to remove them; say why others stay; carry it out.
 
-This module sends nothing. ``sas rejected``, ``sas dlq``, ``sas queues`` and the desk carry out its
-plans, so all of them follow the same rules.
+There is one way to send a message again, for every queue and for terminal and desk:
+
+1. A **rejected message** goes to the queue that refused it. A sender can forge that source, so only
+   queues of orders and response queues are believed. Its parts go as one message. An order that was
+   given up gets a new submission_id: with the old one it would be ignored as a duplicate.
+2. A **dead letter** goes to its queue if that is safe by the state of its order
+   (``letters.judge``), or if the operator names it and insists.
+3. All other messages stay: those on dead-letters wait for their function, those of other queues for
+   their reader, and alerts are for the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
 from sas.codec.external import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.orders import with_submission_id
@@ -23,15 +31,34 @@ from sas.operate.letters import (
     READ_MAX,
     DeadLetterFate,
     Letter,
+    PeekResult,
     Verdict,
-    judge,
+    judge_all,
     letter_of,
+    order_of,
     rejected_of,
 )
-from sas.ports import Message, MessageBus, MessageMove, Peeked, StateStore
+from sas.operate.messages import ALERT, MessageRow, cause_key, joined, place_name
+from sas.operate.record import Record
+from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, StateStore
 
 ParsedMessage = tuple[Peeked, RejectedMessage | None]
 """A message, and its decoded body if it is a rejected message."""
+
+
+class MoveRow(Record, frozen=True, kw_only=True):
+    """What becomes of one message. ``to`` is the queue that gets it; None: it is only removed.
+
+    ``stays`` says why the message stays where it is; then it goes nowhere. ``resubmits``: an order
+    that was given up is submitted once more.
+    """
+
+    message_id: str
+    order_id: str | None
+    place: str
+    to: str | None = None
+    resubmits: bool = False
+    stays: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +69,180 @@ class PlannedMove:
     peeked: Peeked
     move: MessageMove
 
-    def resubmits(self, queues: Queues) -> bool:
-        """Return whether this move submits an order that was given up once more.
 
-        Such an order gets a new submission_id. With the old one it would be ignored as a duplicate.
-        """
-        rejected, message = rejected_of(self.peeked), self.move.message
-        return bool(rejected and message and _is_given_up(rejected, message.queue, queues))
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The moves that were planned, and the messages that stay."""
+
+    moves: Sequence[PlannedMove]
+    staying: Sequence[MoveRow]
+
+    def rows(self, queues: Queues) -> list[MoveRow]:
+        """Return what becomes of each message: first those that move, then those that stay."""
+        return [_row(plan, queues) for plan in self.moves] + list(self.staying)
+
+
+def _row(plan: PlannedMove, queues: Queues) -> MoveRow:
+    message, rejected = plan.move.message, rejected_of(plan.peeked)
+    target = message.queue if message else None
+    return MoveRow(
+        message_id=plan.peeked.message_id,
+        order_id=order_of(plan.peeked.body),
+        place=place_name(plan.path),
+        to=target,
+        resubmits=bool(rejected and target and _is_given_up(rejected, target, queues)),
+    )
+
+
+def _staying(letter: Letter, why: str) -> MoveRow:
+    return MoveRow(
+        message_id=letter.peeked.message_id,
+        order_id=letter.order_id,
+        place=place_name(letter.path),
+        stays=why,
+    )
+
+
+def named(letters: Iterable[Letter], names: Collection[str]) -> list[Letter]:
+    """Return the messages with these ids, or of these orders.
+
+    Raises:
+        NotPossibleError: there is none for one of the names.
+    """
+    matches = [
+        letter for letter in letters if {letter.peeked.message_id, letter.order_id} & set(names)
+    ]
+    present = {name for letter in matches for name in (letter.peeked.message_id, letter.order_id)}
+    if missing := [name for name in names if name not in present]:
+        raise NotPossibleError(
+            f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages: nothing was "
+            "changed"
+        )
+    return matches
+
+
+async def plan_resend(
+    store: StateStore,
+    letters: Sequence[Letter],
+    queues: Queues,
+    *,
+    names: Collection[str] | None,
+    to: str | None = None,
+    force: bool = False,
+) -> MovePlan:
+    """Plan to send messages again: those that are named, by their ids or orders, or all of them.
+
+    ``to`` names another target than the queue from which each message came. ``force`` sends dead
+    letters too that are not safe to send again; they must be named.
+
+    Raises:
+        NotPossibleError: a message that is named is not there.
+        UnavailableError: an order cannot be read.
+    """
+    chosen = list(letters) if names is None else named(letters, names)
+    verdicts = await judge_all(store, chosen, queues)
+    if force and names is not None:
+        verdicts = {
+            key: replace(verdict, fate=DeadLetterFate.SAFE) for key, verdict in verdicts.items()
+        }
+    rejected = [letter.peeked for letter in letters if letter.path == queues.rejected]
+    ids = [letter.peeked.message_id for letter in chosen if letter.path == queues.rejected]
+    moves, staying = redrive(rejected, queues.rejected, ids=ids, queues=queues, to=to)
+    others = [letter for letter in chosen if letter.path != queues.rejected]
+    dead = [(letter, verdicts[letter.key]) for letter in others if letter.key in verdicts]
+    more_moves, more_staying = redrive_safe(dead, queues, to)
+    waiting = [
+        _staying(letter, _why_untouched(letter, queues))
+        for letter in others
+        if letter.key not in verdicts
+    ]
+    return MovePlan([*moves, *more_moves], [*staying, *more_staying, *waiting])
+
+
+async def plan_removal(
+    store: StateStore | None,
+    letters: Sequence[Letter],
+    queues: Queues,
+    names: Collection[str] | None,
+) -> MovePlan:
+    """Plan to remove messages: those that are named, or the alerts that need nothing any more.
+
+    The id of an alert stands for all alerts of its cause that are as old or older.
+
+    Raises:
+        NotPossibleError: a message that is named is not there, or a name fits several places.
+    """
+    alerts = [letter for letter in letters if letter.path == queues.alerts]
+    rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
+    if names is None:
+        return _removal(alerts, {row.message_id for row in rows if row.over}, queues)
+    chosen = named(letters, names)
+    for name in names:
+        fits = {
+            letter.path for letter in chosen if name in (letter.peeked.message_id, letter.order_id)
+        }
+        if len(fits) > 1:
+            places = " and ".join(sorted(map(place_name, fits)))
+            raise NotPossibleError(f"{name} fits messages in {places}: give --in PLACE")
+    ids = {letter.peeked.message_id for letter in chosen} | _of_one_cause(rows, names)
+    return _removal(letters, ids, queues)
+
+
+def _of_one_cause(alerts: Sequence[MessageRow], names: Collection[str]) -> set[str]:
+    rows = [row for row in alerts if row.what == ALERT]
+    newest = {cause_key(row): row.since for row in rows if row.message_id in names}
+    return {
+        row.message_id
+        for row in rows
+        if (since := newest.get(cause_key(row))) is not None and row.since <= since
+    }
+
+
+def _removal(letters: Sequence[Letter], ids: set[str], queues: Queues) -> MovePlan:
+    operators = {queues.alerts, queues.rejected}
+    moves: list[PlannedMove] = []
+    staying: list[MoveRow] = []
+    groups: dict[str, list[Letter]] = {}
+    for letter in letters:
+        groups.setdefault(letter.path, []).append(letter)
+    for path, group in groups.items():
+        if path in operators or path.endswith(DEAD_LETTER_SUBQUEUE):
+            messages = [letter.peeked for letter in group]
+            moves_of_queue, _ = _plan(
+                messages, path, ids=ids, queues=queues, message_of=lambda _: None
+            )
+            moves += moves_of_queue
+        else:
+            staying += [
+                _staying(letter, _why_untouched(letter, queues))
+                for letter in group
+                if letter.peeked.message_id in ids
+            ]
+    return MovePlan(moves, staying)
+
+
+def _why_untouched(letter: Letter, queues: Queues) -> str:
+    if letter.path == queues.alerts:
+        return "it is an alert, which is for you"
+    if letter.path == queues.dead_letters:
+        return f"the function of {queues.dead_letters} takes it"
+    return f"it waits for the reader of {letter.path}"
+
+
+async def carry_out(bus: OperatorBus, moves: Sequence[PlannedMove]) -> AsyncGenerator[bool]:
+    """Carry out moves, and yield for each whether its messages were removed.
+
+    A move whose messages are gone, or held by another reader, is left out. After a crash nothing is
+    lost: what was sent and not removed is sent again under the same id.
+
+    Raises:
+        BusUnavailableError, UndeliverableError: see ``OperatorBus.move``.
+    """
+    for path in dict.fromkeys(plan.path for plan in moves):
+        batch = [plan.move for plan in moves if plan.path == path]
+        async with aclosing(bus.move(path, batch)) as moving:
+            async for removed in moving:
+                yield removed
 
 
 def redrive(
@@ -58,11 +252,11 @@ def redrive(
     ids: Collection[str] | None,
     queues: Queues,
     to: str | None = None,
-) -> tuple[list[PlannedMove], list[str]]:
+) -> tuple[list[PlannedMove], list[MoveRow]]:
     """Plan to send the messages with these ids again; with ``ids`` None, all of these messages.
 
-    ``to`` names another target than the queue from which each message came. Return the moves, and a
-    reason for each message that stays.
+    ``to`` names another target than the queue from which each message came. Return the moves, and
+    the messages that stay.
     """
     return _plan(
         messages,
@@ -74,68 +268,46 @@ def redrive(
 
 
 def redrive_safe(
-    verdicts: Iterable[tuple[Letter, Verdict]], queues: Queues
-) -> tuple[list[PlannedMove], list[str]]:
+    verdicts: Iterable[tuple[Letter, Verdict]], queues: Queues, to: str | None = None
+) -> tuple[list[PlannedMove], list[MoveRow]]:
     """Plan to send the dead letters again that are safe to send.
 
-    Return the moves, and a reason for each dead letter that stays.
+    Return the moves, and the dead letters that stay.
     """
-    reasons: list[str] = []
+    staying: list[MoveRow] = []
     safe: dict[str, list[Peeked]] = {}
     for letter, verdict in verdicts:
-        if reason := why_it_stays(letter, verdict, queues):
-            reasons.append(f"{letter.peeked.message_id} stays: {reason}")
+        if letter.path == queues.dead_letters:
+            staying.append(_staying(letter, _why_untouched(letter, queues)))
+        elif verdict.fate is not DeadLetterFate.SAFE:
+            staying.append(_staying(letter, f"{verdict.fate.value}: {verdict.why}"))
         else:
             safe.setdefault(letter.path, []).append(letter.peeked)
     moves: list[PlannedMove] = []
     for path, messages in safe.items():
-        moves_of_queue, reasons_of_queue = redrive(messages, path, ids=None, queues=queues)
+        moves_of_queue, staying_of_queue = redrive(messages, path, ids=None, queues=queues, to=to)
         moves += moves_of_queue
-        reasons += reasons_of_queue
-    return moves, reasons
-
-
-def removal(
-    messages: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
-) -> tuple[list[PlannedMove], list[str]]:
-    """Plan to remove the messages with these ids from a queue.
-
-    Return the moves, and a reason for each message that stays.
-    """
-    return _plan(messages, path, ids=ids, queues=queues, message_of=lambda _: None)
-
-
-def why_it_stays(letter: Letter, verdict: Verdict, queues: Queues) -> str:
-    """Return why a dead letter is not sent again; an empty text if it may be sent again."""
-    if letter.path == queues.dead_letters:
-        return f"the function of {queues.dead_letters} takes it"
-    return "" if verdict.fate is DeadLetterFate.SAFE else f"{verdict.fate.value}: {verdict.why}"
+        staying += staying_of_queue
+    return moves, staying
 
 
 async def plan_one(
     bus: MessageBus, store: StateStore, *, queues: Queues, path: str, message_id: str
-) -> PlannedMove:
-    """Plan to send one rejected message or dead letter again, by the rules of the verbs.
+) -> tuple[PlannedMove, MoveRow]:
+    """Plan to send one message again, by the rules of the command.
 
     Raises:
         NotPossibleError: the message is not in the queue any more, or it must stay; the text says
             why.
         UnavailableError: the queue or the order cannot be read.
     """
-    messages = await bus.peek(path, READ_MAX)
-    if path != queues.rejected:
-        for message in messages:
-            if message.message_id != message_id:
-                continue
-            letter = letter_of(path, message)
-            if reason := why_it_stays(letter, await judge(store, letter, queues), queues):
-                raise NotPossibleError(f"{message_id} stays: {reason}")
-    moves, reasons = redrive(messages, path, ids=[message_id], queues=queues)
-    if reasons or len(moves) != 1:
-        raise NotPossibleError(
-            reasons[0] if reasons else f"{message_id} is in the queue more than once"
-        )
-    return moves[0]
+    letters = [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
+    plan = await plan_resend(store, letters, queues, names=[message_id])
+    for row in plan.staying:
+        raise NotPossibleError(f"{row.message_id} stays: {row.stays}")
+    if len(plan.moves) != 1:
+        raise NotPossibleError(f"{message_id} is in the queue more than once")
+    return plan.moves[0], _row(plan.moves[0], queues)
 
 
 def _plan(
@@ -145,8 +317,8 @@ def _plan(
     ids: Collection[str] | None,
     queues: Queues,
     message_of: Callable[[Sequence[ParsedMessage]], Message | None],
-) -> tuple[list[PlannedMove], list[str]]:
-    """Return the moves, and a reason for each message that stays.
+) -> tuple[list[PlannedMove], list[MoveRow]]:
+    """Return the moves, and the messages that stay.
 
     A large rejected message is in its queue as several messages, one for each part. One move takes
     all parts. ``message_of`` returns the message to send in their place; None to remove them only.
@@ -157,22 +329,17 @@ def _plan(
         key = part.id.rpartition("/")[0] if part else f"#{message.sequence}"
         groups.setdefault(key, []).append((message, part))
     moves: list[PlannedMove] = []
-    reasons: list[str] = []
-    missing_ids = set(ids or ())
+    staying: list[MoveRow] = []
     for group in groups.values():
-        names = {message.message_id for message, _ in group}
-        if ids is None or missing_ids & names:
-            missing_ids -= names
-            try:
-                move = MessageMove(
-                    frozenset(message.sequence for message, _ in group), message_of(group)
-                )
-                moves.append(PlannedMove(path, group[0][0], move))
-            except NotPossibleError as error:
-                reasons.append(f"{min(names)} stays: {error}")
-    return moves, reasons + [
-        f"there is no {message_id} among the first 1,000" for message_id in sorted(missing_ids)
-    ]
+        if ids is not None and not {message.message_id for message, _ in group} & set(ids):
+            continue
+        first = group[0][0]
+        try:
+            sequences = frozenset(message.sequence for message, _ in group)
+            moves.append(PlannedMove(path, first, MessageMove(sequences, message_of(group))))
+        except NotPossibleError as error:
+            staying.append(_staying(letter_of(path, first), str(error)))
+    return moves, staying
 
 
 def _new_message(
