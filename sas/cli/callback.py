@@ -20,7 +20,6 @@ from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import commands, finding
 from sas.operate.commands import Intent
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.operate.finding import until_callback
 from sas.ports import StateStore
 
 DESCRIPTION = """\
@@ -90,7 +89,8 @@ async def _show(
 def _say(order: Order, step: StepRecord, keys: CallbackKeys) -> None:
     name = f"{order.order_id} --step {step.name}"
     undoing = "the undo of " if step.direction is Direction.UNDO else ""
-    output.say(output.row([f"{undoing}{step.name} waits for the callback {until_callback(step)}"]))
+    until = f"until {output.time_of(step.complete_by)}" + (f": {step.note}" if step.note else "")
+    output.say(output.row([f"{undoing}{step.name} waits for the callback {until}"]))
     pairs = [
         ("answer", f"sas callback {name} --answer RESULT"),
         ("refuse", f"sas callback {name} --refuse CODE --text TEXT"),

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sas.cli import screen
+from sas.cli import orders, screen
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -131,6 +131,11 @@ for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
 
+_add("list", ORDERS, orders.list_orders)
+_add("show", ORDERS, orders.show_order)
+_add("why", ORDERS, orders.show_order, hidden=True)
+
+
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
 def _bridge(verb: Any, group: str) -> None:
     import argparse  # noqa: PLC0415
@@ -164,17 +169,14 @@ def _bridge_all() -> None:
         desk,
         docs,
         infra,
-        listing,
-        look,
         new,
         sim,
         submit,
-        why,
         workflows,
     )
 
     for group, modules in (
-        (ORDERS, (submit, listing, look, why)),
+        (ORDERS, (submit,)),
         (REPAIR, (act, callback)),
         (SYSTEM, (desk,)),
         (DEVELOPMENT, (workflows, sim, new, infra, docs)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -9,6 +11,7 @@ from typing import Annotated
 import typer
 
 from sas.cli import screen
+from sas.operate.commands import check_name
 from sas.operate.errors import UsageError
 
 OrderID = Annotated[str, typer.Argument(metavar="ORDER_ID", show_default=False)]
@@ -42,8 +45,24 @@ Since = Annotated[
     ),
 ]
 
+OPERATOR_SETTING = "SAS_OPERATOR"
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+def operator(by: str | None) -> str:
+    """Return the name of the operator as the journal keeps it: ``--by``, the setting, or the user.
+
+    Raises:
+        UsageError: there is no name, or the journal does not take it.
+    """
+    try:
+        name = by or os.environ.get(OPERATOR_SETTING) or getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise UsageError(
+            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
+        ) from None
+    return check_name(name, "--by" if by else OPERATOR_SETTING)
 
 
 def moment(text: str) -> datetime:

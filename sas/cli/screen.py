@@ -31,6 +31,9 @@ PIPE_WIDTH = 100_000
 PLAIN_PROGRESS_S = 5.0
 """Without a terminal, progress is a new line so often at most."""
 
+FOLD_WIDTH_MIN = 40
+"""A column that folds has at least so many columns of the screen, or goes below its rows."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _STYLES: Mapping[str, str] = {
     **dict.fromkeys(("Error", "open", "active", "failed", "missing", "wrong"), "red"),
@@ -101,9 +104,11 @@ def show(renderable: RenderableType) -> None:
     say("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
 
 
-def sentence(text: str) -> None:
-    """Print text on stdout, escaped; it folds between words on a terminal."""
-    show(styled(text))
+def sentence(*texts: str) -> None:
+    """Print texts on stdout, escaped, each on a line; it folds between words on a terminal."""
+    from rich.console import Group  # noqa: PLC0415
+
+    show(Group(*map(styled, texts)))
 
 
 @contextmanager
@@ -148,40 +153,47 @@ def table(
     folds: str = "",
     below: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Print a table. Only the column ``folds`` folds; all others keep each cell on one line.
+    """Print a table. Each cell stays on one line, but for those of the column ``folds``.
 
-    ``below`` has the lines to print below each row, indented.
+    Where these have little room, they go below their rows. ``below`` has more lines to print below
+    each row, indented.
     """
+    from rich.console import Group  # noqa: PLC0415
     from rich.padding import Padding  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
+    names = list(columns)
     cells = [[one_line(cell) for cell in row] for row in rows]
-    widths = [
-        max(map(len, column)) for column in zip(columns, *cells, strict=True)
-    ]  # one width for all parts of the table
-
-    def part(lines: Sequence[Sequence[str]], *, header: bool) -> Table:
-        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=header)
-        for name, width in zip(columns, widths, strict=True):
-            is_free = name == folds
-            grid.add_column(
-                name,
-                no_wrap=not is_free,
-                min_width=None if is_free else width,
-                overflow="fold",
-                header_style="bold",
-            )
-        for line in lines:
-            grid.add_row(*map(styled, line))
-        return grid
-
-    if not below:
-        show(part(cells, header=True))
+    lines_below = [[*lines] for lines in below] or [[] for _ in cells]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if folds:
+        place = names.index(folds)
+        room = console().width - sum(widths) + widths[place] - 2 * (len(names) - 1)
+        if widths[place] > room and (room < FOLD_WIDTH_MIN or any(lines_below)):
+            del names[place], widths[place]
+            lines_below = [
+                [row.pop(place), *lines] for row, lines in zip(cells, lines_below, strict=True)
+            ]
+    if not any(lines_below):
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in names:
+            grid.add_column(name, no_wrap=name != folds, overflow="fold", header_style="bold")
+        for row in cells:
+            grid.add_row(*map(styled, row))
+        show(grid)
         return
-    for number, line in enumerate(cells):
-        show(part([line], header=number == 0))
-        for text in below[number]:
-            show(Padding(styled(text), (0, 0, 0, 4)))
+
+    def line(row: Sequence[str], style: str = "") -> Text:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        text = Text("  ", style=style, no_wrap=True, overflow="ignore")
+        return text.join(map(styled, padded))
+
+    parts: list[RenderableType] = [line(names, "bold")]
+    for row, lines in zip(cells, lines_below, strict=True):
+        parts.append(line(row))
+        parts += [Padding(styled(text), (0, 0, 0, 4)) for text in lines if text]
+    show(Group(*parts))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> None:

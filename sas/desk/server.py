@@ -215,7 +215,8 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await self._whole(order) if content else order
-        step, read = view.waits.step, None
+        step = next((step for step in order.steps if step.name == view.waits.step), None)
+        read = None
         if "where" in query and step is not None:
             agents = {view.waits.agent} if view.waits.agent else set()
             paths = letters.waiting_paths(order, step, self.office.queues, agents)

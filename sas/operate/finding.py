@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from sas.domain.change import Due
 from sas.domain.ids import check_order_id
-from sas.domain.order import AttemptError, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.ports import StateStore, Summary
 
@@ -20,11 +20,10 @@ LOADS_AT_ONCE = 8
 """Orders that are loaded at the same time."""
 UNDER_WAY_MAX = 1_000_000
 """How many due rows of one shard are read at most."""
-LATE_AFTER = timedelta(minutes=1)
-"""What did not happen so long after its time is late."""
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
 _FIRST_WINDOW = timedelta(minutes=10)
-_END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""All due rows are due before this moment."""
 
 QUERY_STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
 _STATES_OF_FINISHED = {
@@ -53,37 +52,6 @@ class OrderQuery:
 def is_failed(step: StepRecord) -> bool:
     """Return whether a step is in Error."""
     return step.process_state is StepState.ERROR
-
-
-def bug_of(step: StepRecord, now: datetime) -> AttemptError | None:
-    """Return the bug of its agent that a step waits for; None if it does not wait for one."""
-    error = step.last_error
-    if not step.dispatched or error is None or error.again_by is None:
-        return None
-    is_new = error.epoch == step.epoch and now < error.again_by + LATE_AFTER
-    return error if is_new else None
-
-
-def doing(order: Order, now: datetime) -> str:
-    """Return the open steps of an order in words; see ``doing_of``."""
-    return ", ".join(doing_of(step, now) for step in order.steps if step.complete_by is not None)
-
-
-def doing_of(step: StepRecord, now: datetime) -> str:
-    """Return what an open step does: it waits for a deploy or a callback, goes on, rests, ..."""
-    if (bug := bug_of(step, now)) is not None:
-        return f"{step.name} waits for a deploy: {bug.message.rstrip('.')}"
-    if step.awaits_callback:
-        return f"{step.name} waits for the callback {until_callback(step)}"
-    if step.note:
-        return f"{step.name} goes on: {step.note.rstrip('.')}"
-    return f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
-
-
-def until_callback(step: StepRecord) -> str:
-    """Return until when a step waits for its callback, and the note of its agent."""
-    until = f"until {step.complete_by:%Y-%m-%d %H:%M:%SZ}"
-    return f"{until}: {step.note}" if step.note else until
 
 
 def fingerprint(step: StepRecord) -> str:
@@ -200,7 +168,7 @@ async def under_way(store: StateStore) -> list[str]:
 async def due_rows(store: StateStore) -> list[Due]:
     """Return the due rows of all shards."""
     lists = await asyncio.gather(
-        *(store.due(shard, _END_OF_TIME, UNDER_WAY_MAX) for shard in store.shards)
+        *(store.due(shard, END_OF_TIME, UNDER_WAY_MAX) for shard in store.shards)
     )
     return [row for rows in lists for row in rows]
 

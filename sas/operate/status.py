@@ -30,6 +30,7 @@ from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
 from sas.operate.letters import PEEKS_AT_ONCE, READ_MAX
 from sas.operate.record import Record
+from sas.operate.why import LATE_AFTER
 from sas.ports import BusUnavailableError, MessageBus, Peeked, StateStore, Summary
 
 ENDED_WINDOW = timedelta(hours=1)
@@ -177,7 +178,7 @@ async def system_status(
         failures=await _failures(store, in_error),
         in_error=len(in_error),
         oldest=oldest,
-        is_late=oldest is not None and oldest.at + finding.LATE_AFTER < now,
+        is_late=oldest is not None and oldest.at + LATE_AFTER < now,
         circuits=circuits,
         incidents=_incidents(active, circuits),
         queues=tuple(queues),

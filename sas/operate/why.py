@@ -1,89 +1,64 @@
-"""Explain an order: its story so far, what it waits for, and the attempts of each step.
+"""Explain an order: its story so far, and what it waits for.
 
 These functions are pure. They derive the answers from an order, its journal, the circuits and the
-time. ``sas why`` and ``sas show`` print the answers, and ``sas desk`` shows them on a page.
+time. ``sas.operate.orders`` puts the answers together for the terminal and the desk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+
+from msgspec.structs import replace
 
 from sas.domain.claim import is_cancelled
-from sas.domain.messages import (
-    Alert,
-    JournalEntry,
-    JournalWord,
-    Notify,
-    Outgoing,
-    Request,
-    StepChange,
-    Wake,
-)
-from sas.domain.order import (
-    Direction,
-    Order,
-    OrderState,
-    StepRecord,
-    StepState,
-)
-from sas.domain.workflow import UnknownWorkflowError, Workflows
+from sas.domain.messages import JournalEntry, JournalWord, Notify
+from sas.domain.order import AttemptError, Order, OrderState, StepRecord, StepState
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate.finding import LATE_AFTER, bug_of, is_failed, since, until_callback
+from sas.operate.finding import is_failed, since
+from sas.operate.record import Record
 
-_WAITING = frozenset(
-    {
-        JournalWord.WAITING,
-        JournalWord.EXTENDED_WAIT,
-        JournalWord.WAITS_IN_QUEUE,
-        JournalWord.QUEUE_AWAY,
-        JournalWord.WOKEN_AGAIN,
-        JournalWord.POSTPONED,
-        JournalWord.PROGRESS,
-    }
-)
-_ENDS_NO_ATTEMPT = frozenset(
-    {
-        JournalWord.PROGRESS,
-        JournalWord.WAITS_IN_QUEUE,
-        JournalWord.QUEUE_AWAY,
-        JournalWord.POSTPONED,
-        JournalWord.RELEASED,
-        JournalWord.WOKEN_AGAIN,
-        JournalWord.OVERDUE,
-    }
-)
-"""After these transitions all requests that were out are still out."""
-_BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
+LATE_AFTER = timedelta(minutes=1)
+"""What did not happen so long after its time is late."""
 MENDED = (
     "It is called again at least every five minutes, and goes on after the deploy. Nothing is "
     "undone meanwhile, and nothing must be resubmitted."
 )
 """What follows for a step whose agent has a bug."""
-FOLDED_MIN = 4
-"""The journal rows of a shorter wait are shown one by one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One dispatch of a step. ``outcome`` says how it ended.
+class Circuit(Record, frozen=True):
+    """The circuit of an agent's remote service: closed, open or half-open, since when and why."""
 
-    ``ended_at`` is None while the request is out.
+    state: str
+    since: datetime | None = None
+    until: datetime | None = None
+    why: str = ""
+
+
+class StepError(Record, frozen=True):
+    """The error of a step, or of an attempt of its agent: the one at request ``epoch``."""
+
+    code: str
+    message: str
+    at: datetime | None = None
+    epoch: int | None = None
+    attempt: int | None = None
+
+
+class AwaitedMessage(Record, frozen=True):
+    """The message that an order waits for: what is known of it in words, and its place.
+
+    ``before`` is how many messages are in front of it.
     """
 
-    step: int
-    epoch: int
-    direction: Direction
-    began_at: datetime
-    complete_by: datetime
-    ended_at: datetime | None = None
-    outcome: str = "is out"
+    text: str
+    queue: str | None = None
+    since: datetime | None = None
+    before: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(Record, frozen=True):
     """What an order waits for. ``then`` says what happens next, or that the wait is too long.
 
     ``at`` is when the supervisor looks at the step, ``called_by`` when its agent, which has a bug,
@@ -93,34 +68,21 @@ class Waits:
 
     awaited: str
     then: str = ""
+    todo: str = ""
     at: datetime | None = None
     called_by: datetime | None = None
-    todo: str = ""
-    step: StepRecord | None = None
+    step: str | None = None
+    attempt: int | None = None
+    failure_count: int | None = None
     agent: str | None = None
-    circuit: Breaker | None = None
+    circuit: Circuit | None = None
+    message: AwaitedMessage | None = None
+    last_error: StepError | None = None
 
     @property
     def needs_you(self) -> bool:
         """Whether the order goes on only if an operator acts."""
         return bool(self.todo)
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Journal rows that are shown as one row: a single row, or all rows of a long wait."""
-
-    entries: tuple[JournalEntry, ...]
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the fold stands for several rows."""
-        return len(self.entries) > 1
-
-    @property
-    def words(self) -> str:
-        """The journal words of the rows, each word once."""
-        return ", ".join(dict.fromkeys(str(entry.what) for entry in self.entries))
 
 
 # -- The story --------------------------------------------------------------------------------
@@ -204,52 +166,47 @@ def waits_for(
     agents: Mapping[int, str] | None = None,
     circuits: Mapping[str, Breaker] | None = None,
 ) -> Waits:
-    """Return what an order waits for. ``agents`` has the agents that are known, by step number."""
+    """Return what an order waits for. ``agents`` has the agents that are known, by step number.
+
+    If several steps are open, this is the step at which the supervisor looks first.
+    """
     match order.process_state:
         case OrderState.REJECTED:
             return Waits(awaited="Nothing: the application corrects it and submits it again.")
         case OrderState.PROCESSED | OrderState.COMPENSATED:
             return Waits(awaited="Nothing: it is finished.")
         case OrderState.ERROR:
-            return _waits_for_you(order, agents or {}, circuits or {})
-    open_steps = [step for step in order.steps if step.complete_by is not None]
-    if not open_steps:
-        return Waits(awaited="No step is open.", todo="Report this as a bug, with this page.")
-    step = min(open_steps, key=lambda step: step.complete_by or now)
-    waits = _waits_for_step(step, now)
+            step = next(step for step in order.steps if is_failed(step))
+        case _:
+            open_steps = [step for step in order.steps if step.complete_by is not None]
+            if not open_steps:
+                return Waits(
+                    awaited="No step is open.", todo="Report this as a bug, with this page."
+                )
+            step = min(open_steps, key=lambda step: step.complete_by or now)
     agent = (agents or {}).get(step.number)
-    circuit = (circuits or {}).get(agent) if agent else None
-    return replace(waits, step=step, agent=agent, circuit=circuit, at=step.complete_by)
-
-
-def _waits_for_you(
-    order: Order, agents: Mapping[int, str], circuits: Mapping[str, Breaker]
-) -> Waits:
-    step = next(step for step in order.steps if is_failed(step))
-    agent = agents.get(step.number)
-    circuit = circuits.get(agent) if agent else None
-    if step.undo_failed:
-        todo = f"Repair it and resubmit, or undo {step.name} by hand and skip it."
-    else:
-        todo = (
-            "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
-            "which later steps read; or undo."
-        )
-    return Waits(
-        awaited="You.",
-        then="It goes on only after a command.",
-        at=None,
-        todo=todo,
-        step=step,
+    return replace(
+        waits_of(step, now),
+        at=step.complete_by,
+        step=step.name,
+        attempt=step.epoch,
+        failure_count=step.failure_count,
         agent=agent,
-        circuit=circuit,
+        circuit=circuit_of(agent, circuits or {}),
+        last_error=error_of(step),
     )
 
 
-def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
+def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one for each wait
+    """Return what a step waits for that is open or in Error, in words."""
     undoing = step.process_state is StepState.COMPENSATING
     operation = "undo" if undoing else "call"
     name = f"{'the undo of ' * undoing}{step.name}"
+    note = f": {step.note.rstrip('.')}" if step.note else ""
+    if is_failed(step):
+        return Waits(
+            awaited="You.", then="It goes on only after a command.", todo=_todo_in_error(step)
+        )
     if step.complete_by is not None and step.complete_by + LATE_AFTER < now:
         return Waits(
             awaited=f"The supervisor, to look at {step.name}.",
@@ -269,20 +226,17 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
         )
     if step.awaits_callback:
         return Waits(
-            awaited=f"The callback of {name}, {until_callback(step).rstrip('.')}.",
-            then="Without it, the undo is tried again."
-            if undoing
-            else "Without it, the step fails.",
+            awaited=f"The callback of {name}{note}.",
+            then=f"Without it, the {'undo is tried again' if undoing else 'step fails'}.",
         )
     if step.dispatched:
         awaited = f"The agent of {step.name}: the {operation} is out, request {step.epoch}."
         then = "Without a reply until then, the supervisor resets the step."
-        if step.note:
-            awaited = f"{name} goes on: {step.note.rstrip('.')}; its agent asks again."
+        if note:
+            awaited = f"{name} goes on{note}; its agent asks again."
             then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
-            awaited=awaited,
-            then="Then the step is undone." if is_cancelled(step) else then,
+            awaited=awaited, then="Then the step is undone." if is_cancelled(step) else then
         )
     return Waits(
         awaited=f"A scheduler, to claim {step.name}.",
@@ -290,14 +244,56 @@ def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
     )
 
 
-def left_since(journal: Sequence[JournalEntry]) -> datetime | None:
-    """Return since when an order is postponed, because no instance has its workflow; or None."""
-    since = None
-    for entry in reversed(journal):
-        if entry.what is not JournalWord.POSTPONED:
-            break
-        since = entry.at
-    return since
+def _todo_in_error(step: StepRecord) -> str:
+    if step.undo_failed:
+        return f"Repair it and resubmit, or undo {step.name} by hand and skip it."
+    return (
+        "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
+        "which later steps read; or undo."
+    )
+
+
+def bug_of(step: StepRecord, now: datetime) -> AttemptError | None:
+    """Return the bug of its agent that a step waits for; None if it does not wait for one."""
+    error = step.last_error
+    if not step.dispatched or error is None or error.again_by is None:
+        return None
+    is_new = error.epoch == step.epoch and now < error.again_by + LATE_AFTER
+    return error if is_new else None
+
+
+def error_of(step: StepRecord) -> StepError | None:
+    """Return the error of a step, or else of the last attempt of its agent; None if it is done."""
+    error, last = step.error, attempt_error(step)
+    if error is None:
+        return last
+    if last is None:
+        return StepError(code=error.code, message=error.message)
+    return replace(last, code=error.code, message=error.message)
+
+
+def attempt_error(step: StepRecord) -> StepError | None:
+    """Return the error of the last attempt of a step's agent; None if it is over."""
+    error = step.last_error
+    if error is None or step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
+        return None
+    return StepError(
+        code=error.kind,
+        message=error.message,
+        at=error.at,
+        epoch=error.epoch,
+        attempt=error.attempt,
+    )
+
+
+def circuit_of(agent: str | None, circuits: Mapping[str, Breaker]) -> Circuit | None:
+    """Return the circuit of an agent; None if the agent is not known, or never failed."""
+    breaker = circuits.get(agent) if agent else None
+    if breaker is None:
+        return None
+    return Circuit(
+        state=breaker.state.value, since=breaker.since, until=breaker.until, why=breaker.why
+    )
 
 
 def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
@@ -316,168 +312,10 @@ def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
     )
 
 
-def agents_of(
-    order: Order, journal: Sequence[JournalEntry], workflows: Workflows | None
-) -> dict[int, str]:
-    """Return the name of each step's agent, by the number of the step.
-
-    The name comes from the workflow if that is known, otherwise from the replies in the journal.
-    """
-    agents: dict[int, str] = {}
-    for entry in journal:
-        request = _answered_request(entry)
-        if request is not None and entry.by.startswith("agent "):
-            number, _ = request
-            agents[number] = entry.by.removeprefix("agent ")
-    try:
-        details = order.details
-        steps = workflows.find(details.workflow, details.version).steps if workflows else ()
-    except UnknownWorkflowError:
-        return agents
-    for definition, step in zip(steps, order.steps, strict=False):
-        if step.call.route < len(definition.agents):
-            agents[step.number] = definition.agents[step.call.route]
-    return agents
-
-
-def is_open(circuit: Breaker | None) -> bool:
+def is_open(circuit: Breaker | Circuit | None) -> bool:
     """Return whether a circuit is open or half-open, so that calls wait."""
-    return circuit is not None and circuit.state is not BreakerState.CLOSED
-
-
-# -- The attempts of each step ----------------------------------------------------------------
-
-
-def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
-    """Return every dispatch of every step, in the order in which they began.
-
-    Each request in a journal row begins an attempt. Two kinds of row end attempts:
-
-    - The cause of the row is a reply, whose id names the step and the epoch of the request.
-    - The row has no cause, because the supervisor wrote it. Such a row names no request. It ends
-      every attempt whose first CompleteBy had passed.
-
-    A callback or a command may end an attempt too, and its row names no request. For such an
-    attempt see ``_with_current_state``.
-    """
-    attempts_so_far: list[Attempt] = []
-    for entry in journal:
-        for index in _ended(entry, attempts_so_far):
-            attempts_so_far[index] = replace(
-                attempts_so_far[index], ended_at=entry.at, outcome=_outcome(entry.what)
-            )
-        for message in entry.messages:
-            if isinstance(message, Request):
-                attempt = Attempt(
-                    step=message.step,
-                    epoch=message.epoch,
-                    direction=message.direction,
-                    began_at=entry.at,
-                    complete_by=message.complete_by,
-                )
-                attempts_so_far.append(attempt)
-    return [_with_current_state(attempt, order) for attempt in attempts_so_far]
-
-
-def _ended(entry: JournalEntry, attempts: Sequence[Attempt]) -> Iterator[int]:
-    """Yield the index of each attempt that a transition ended."""
-    if entry.what in _ENDS_NO_ATTEMPT:
-        return
-    request = _answered_request(entry)
-    for index, attempt in enumerate(attempts):
-        if attempt.ended_at is None and (
-            (attempt.step, attempt.epoch) == request
-            or (entry.cause is None and attempt.complete_by <= entry.at)
-        ):
-            yield index
-
-
-def _answered_request(entry: JournalEntry) -> tuple[int, int] | None:
-    """Return the step and the epoch of the request whose reply led to a transition.
-
-    ``reply_id`` of `sas/domain/ids.py` gives such a cause its form.
-    """
-    parts = (entry.cause or "").rsplit("/", 3)
-    directions = {direction.value for direction in Direction}
-    if len(parts) != 4 or parts[2] not in directions:
-        return None
-    step, epoch = parts[1], parts[3]
-    return (int(step), int(epoch)) if step.isdecimal() and epoch.isdecimal() else None
-
-
-def _outcome(word: JournalWord) -> str:
-    match word:
-        case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE:
-            return "done"
-        case JournalWord.STEP_FAILED | JournalWord.STEP_FAILED_UNDO | JournalWord.UNDO_FAILED:
-            return "failed"
-        case JournalWord.STEP_RESET | JournalWord.UNDO_RESET:
-            return "timed out"
-        case _ if word in _WAITING:
-            return "waited"
-    return str(word)
-
-
-def _with_current_state(attempt: Attempt, order: Order) -> Attempt:
-    """If no journal row ended an attempt, complete it from the current state of its step.
-
-    If the step is out with the same epoch, the attempt is still out. The step then has the current
-    CompleteBy of the attempt. Otherwise the attempt has ended, and how it ended is not known.
-    """
-    step = order.steps[attempt.step] if attempt.step < len(order.steps) else None
-    if attempt.ended_at is not None or step is None:
-        return attempt
-    if step.epoch == attempt.epoch and step.dispatched:
-        return replace(attempt, complete_by=step.complete_by or attempt.complete_by)
-    return replace(
-        attempt, ended_at=min(attempt.complete_by, max(step.since, attempt.began_at)), outcome="?"
-    )
-
-
-def name_of(order: Order, step: int) -> str:
-    """Return the name of a step, or its number if the order has no such step."""
-    return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
-
-
-def change(order: Order, step_change: StepChange) -> str:
-    """Return how a step changed, in a few words."""
-    edited = " with its input edited" if step_change.edited else ""
-    before, after = step_change.before.value, step_change.after.value
-    states = after if before == after else f"{before} -> {after}"
-    return f"{name_of(order, step_change.step)}: {states}{edited}"
-
-
-def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
-    """Return a message of a journal row in a few words. ``when`` is the CompleteBy of a request."""
-    match message:
-        case Wake():
-            return "wake a scheduler"
-        case Request():
-            work = f"{message.direction.value} {name_of(order, message.step)}"
-            return f"request: {work}, epoch {message.epoch}{when}"
-        case Notify():
-            step_name = f" {name_of(order, message.step)}" if message.step is not None else ""
-            code = f" ({message.fault.code})" if message.fault else ""
-            return f"notify the application: {message.notice.value}{step_name}{code}"
-        case Alert():
-            return f"alert {message.alert.value}: {message.text}"
-
-
-def folded(journal: Sequence[JournalEntry]) -> list[Fold]:
-    """Return the journal with the rows of each long wait folded into one row.
-
-    A long wait has at least ``FOLDED_MIN`` rows one after another, and at least two of these rows
-    tell of waiting. The other rows are those that a step writes between two waits.
-    """
-    folds: list[Fold] = []
-    for is_wait, group in groupby(journal, lambda entry: entry.what in _WAITING | _BETWEEN_WAITS):
-        entries = tuple(group)
-        waits = sum(entry.what in _WAITING for entry in entries)
-        if is_wait and len(entries) >= FOLDED_MIN and waits > 1:
-            folds.append(Fold(entries))
-        else:
-            folds += [Fold((entry,)) for entry in entries]
-    return folds
+    closed = {BreakerState.CLOSED, BreakerState.CLOSED.value}
+    return circuit is not None and circuit.state not in closed
 
 
 def spelled(span: timedelta) -> str:
