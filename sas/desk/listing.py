@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
-from sas.desk.watch import START_OF_TIME, Picture, Row
+from sas.desk.watch import Picture
+from sas.operate.orders import OrderRow
 
 PER_PAGE = 50
-GROUP_ORDERS_MAX = 1000
-"""Most orders that one form resubmits."""
 STATE_FILTERS = {
     "error": "in Error",
     "under-way": "under way",
@@ -22,8 +22,10 @@ STATE_FILTERS = {
     "rejected": "Rejected",
     "all": "all",
 }
-SORTS: Mapping[str, Callable[[Row], Any]] = {
-    "since": lambda row: (row.since or START_OF_TIME, row.order_id),
+_START_OF_TIME = datetime.min.replace(tzinfo=UTC)
+SORTS: Mapping[str, Callable[[OrderRow], Any]] = {
+    # An order under way is not loaded yet: only the time is known at which it is due.
+    "since": lambda row: (row.since or row.until or _START_OF_TIME, row.order_id),
     "order": lambda row: row.order_id,
     "workflow": lambda row: (row.workflow, row.order_id),
     "step": lambda row: (row.step, row.order_id),
@@ -75,12 +77,13 @@ class Query:
         """Return the address of the list sorted by a column; reversed if it is sorted by it now."""
         return self.address(sort=f"-{name}" if self.sort_in_use == name else name)
 
-    def matches(self, row: Row) -> bool:
+    def matches(self, row: OrderRow) -> bool:
         """Return whether the list shows an order."""
-        state = row.state.value.lower() if row.state else ""
         return (
-            self.state in {"error", "under-way", "finished", "all", state}
-            and self.workflow in {"", row.workflow}
+            self.state in {"error", "under-way", "finished", "all"}
+            or self.state == (row.process_state or "").lower()
+        ) and (
+            self.workflow in {"", row.workflow}
             and self.text.lower() in row.order_id.lower()
             and (not self.fingerprint or self.fingerprint in row.fingerprints)
         )
@@ -90,12 +93,12 @@ class Query:
 class ListPage:
     """One page of a list. ``total`` and ``pages`` count the whole list."""
 
-    rows: Sequence[Row]
+    rows: Sequence[OrderRow]
     total: int
     pages: int
 
 
-def list_page(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> ListPage:
+def list_page(picture: Picture, query: Query, refused: Sequence[OrderRow] = ()) -> ListPage:
     """Return the page of the list that a query asks for.
 
     ``refused`` are orders that never began. Only their messages on ``orders-rejected`` show them.
@@ -108,25 +111,7 @@ def list_page(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> Li
     return ListPage(rows[first : first + PER_PAGE], len(rows), pages)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupForm:
-    """The orders that failed alike, as the form that resubmits them names them: ``seq lane id``.
-
-    ``more``: there are others, which the form does not name.
-    """
-
-    orders: Sequence[str]
-    more: bool
-
-
-def group_of(picture: Picture, query: Query) -> GroupForm:
-    """Return what a form names to resubmit all orders in Error that a query matches."""
-    rows = [row for row in picture.in_error if query.fingerprint and query.matches(row)]
-    lines = [f"{row.seq} {int(row.urgent)} {row.order_id}" for row in rows[:GROUP_ORDERS_MAX]]
-    return GroupForm(lines, len(rows) > GROUP_ORDERS_MAX)
-
-
-def _in_state(picture: Picture, state: str, refused: Sequence[Row]) -> Iterator[Row]:
+def _in_state(picture: Picture, state: str, refused: Sequence[OrderRow]) -> Iterator[OrderRow]:
     """Yield the orders that may be in the state of a query."""
     if state in {"error", "all"}:
         yield from picture.in_error

@@ -552,6 +552,8 @@ def row_of_summary(summary: Summary) -> OrderRow:
         workflow=summary.workflow,
         since=summary.at,
         submitted_at=summary.submitted_at,
+        step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
+        fingerprints=summary.fingerprints,
         why=f"undone: {summary.undone_because}" if summary.undone_because else "",
         undone_because=summary.undone_because,
     )
