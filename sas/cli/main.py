@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sas.cli import orders, screen
+from sas.cli import messages, orders, screen
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -113,6 +113,9 @@ def _root(
 
 def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
     app.command(name, rich_help_panel=group, **settings)(verb)
+
+
+app.add_typer(messages.room, name="messages", rich_help_panel=SYSTEM)
 
 
 def _add_old_name(name: str, successor: str) -> None:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -28,7 +27,7 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inboxes, InboxMessage, InboxView
+from sas.desk.inboxes import Inboxes, InboxView
 from sas.desk.sending import CommandGroup, Sender, Snapshot
 from sas.desk.watch import Watch
 from sas.domain.messages import Verb
@@ -39,6 +38,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
+from sas.operate.messages import REJECTED_ORDER, path_of
 from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, PayloadCodec, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
@@ -185,7 +185,9 @@ class Desk:
         except NotPossibleError:
             rejected = self.inboxes.boxes["rejected"].messages
             messages = [
-                message for message in rejected if message.order_id == order_id and message.is_order
+                message
+                for message in rejected
+                if message.order_id == order_id and message.what == REJECTED_ORDER
             ]
             if not messages:
                 raise
@@ -249,21 +251,7 @@ class Desk:
     async def inbox(self, request: web.Request) -> web.Response:
         """Show the messages of one kind in the queues for an operator."""
         box = self._box(request)
-        picture = self.watch.picture
-        rows = {row.order_id: row for row in chain(picture.under_way, picture.in_error)}
-
-        def repair(message: InboxMessage) -> str:
-            """Return in words that the order of an alert was repaired."""
-            order_id = message.order_id or ""
-            row = rows.get(order_id) or picture.finished.get(order_id)
-            if message.alert is None or row is None:
-                return ""
-            state = letters.state_after(
-                message.alert, row.state, since=row.since, submitted_at=row.submitted_at
-            )
-            return letters.repair_text(state) if state else ""
-
-        return self._page("inbox.html", active=box.name, box=box, repair=repair)
+        return self._page("inbox.html", active=box.name, box=box)
 
     def _box(self, request: web.Request) -> InboxView:
         box = self.inboxes.boxes.get(request.match_info["name"])
@@ -351,17 +339,19 @@ class Desk:
         box = self._box(request)
         if resend := self.resends.get(str(fields.get("done", ""))):
             return self._page("resend.html", active=box.name, box=box, done=True, **resend)
-        path, message_id = str(fields.get("queue", "")), str(fields.get("id", ""))
-        message = box.find(path, message_id) if box.resends else None
+        place, message_id = str(fields.get("queue", "")), str(fields.get("id", ""))
+        message = box.find(place, message_id) if box.resends else None
         if message is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
         office = self.office
-        plan = await redriving.plan_one(
-            office.bus, office.store, queues=office.queues, path=path, message_id=message_id
+        plan, row = await redriving.plan_one(
+            office.bus,
+            office.store,
+            queues=office.queues,
+            path=path_of(message.place),
+            message_id=message_id,
         )
-        if plan.move.message is None:
-            raise NotPossibleError("this message can only be removed")
-        target = plan.move.message.queue
+        target = row.to
         if request.method != "POST":
             return self._page(
                 "resend.html",
@@ -370,7 +360,7 @@ class Desk:
                 done=False,
                 message=message,
                 target=target,
-                resubmits=plan.resubmits(office.queues),
+                resubmits=row.resubmits,
             )
         if target != fields.get("target"):
             raise NotPossibleError(f"nothing was sent: it would go to {target} now")
@@ -384,7 +374,7 @@ class Desk:
     async def _moved(self, plan: PlannedMove) -> bool:
         """Send a message again and remove it; return whether it was removed."""
         try:
-            async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:
+            async with aclosing(redriving.carry_out(self.office.bus, [plan])) as moving:
                 async for removed in moving:
                     return removed
         except UndeliverableError as error:
@@ -532,7 +522,9 @@ async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
     """Serve the desk on 127.0.0.1 while the block runs. Port 0 means any free port."""
     agents = sorted(office.workflows.agents()) if office.workflows else []
     watch = Watch(office.store, office.now)
-    inboxes = Inboxes(bus=office.bus, queues=office.queues, now=office.now, agents=agents)
+    inboxes = Inboxes(
+        bus=office.bus, queues=office.queues, now=office.now, watch=watch, agents=agents
+    )
     sender = Sender(office.store, office.bus, office.queues, watch)
     desk = Desk(office=office, watch=watch, inboxes=inboxes, sender=sender)
     runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)

@@ -128,6 +128,7 @@ class AlertGroup(Record, frozen=True, kw_only=True):
     step: str | None
     agent: str | None
     scope: str | None
+    worked: str
     command: str
 
 
@@ -539,6 +540,7 @@ def _group(members: Sequence[MessageRow], repaired: int) -> AlertGroup:
         step=newest.step,
         agent=newest.agent,
         scope=newest.scope,
+        worked=newest.worked,
         command=newest.command,
     )
 
