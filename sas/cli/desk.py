@@ -45,7 +45,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="open your browser")
     application.add_argument(parser)
-    act.add_name(parser)
+    parser.add_argument("--by", metavar="NAME", help="your name in the journal")
     args.add_json(parser, "each link as one JSON object")
 
 
@@ -57,7 +57,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     # Slow to import, and not needed for other verbs.
     from sas.desk.server import Office, serving  # noqa: PLC0415
 
-    by, storage = act.name_of(arguments), args.read_storage(os.environ)
+    by, storage = act.name_of(arguments.by), args.read_storage(os.environ)
     definitions = application.workflows_if_any(arguments.app)
     endpoint, queues = args.read_bus(os.environ), read_queues(os.environ)
     codec = read_payload_codec(os.environ)

@@ -52,7 +52,7 @@ class CheckResult:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     application.add_argument(parser)
-    act.add_name(parser)
+    parser.add_argument("--by", metavar="NAME", help="your name in the journal")
     args.add_json(parser)
 
 
@@ -98,7 +98,7 @@ async def _settings(arguments: argparse.Namespace) -> list[CheckResult]:
         "setting of the table": table,
         "setting of Service Bus": bus,
         "names of the queues": queues,
-        "your name in the journal": lambda: act.name_of(arguments),
+        "your name in the journal": lambda: act.name_of(arguments.by),
     }
     return [_read(check, reader) for check, reader in readers.items()]
 

@@ -14,13 +14,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
-from sas.cli import messages, orders, screen
+from sas.cli import act, messages, orders, project, screen, sim, workflows
 from sas.config import SettingError
 from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -46,8 +49,43 @@ OLD_NAMES: Mapping[str, str] = {
 }
 """The verbs of versions before this one, and what took their place."""
 
+
+class _Help:
+    """A part of a command: its help folds as wide as the terminal, and no text of it is markup.
+
+    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example.
+    """
+
+    help: str | None
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help. No type is written beside an argument, or an option without a value."""
+        from rich.markup import escape  # noqa: PLC0415  # slow to import
+
+        self.help = "\n\n".join(
+            f"[cyan]{escape(cleandoc(part[1:]))}[/]"
+            if part.startswith("\b")
+            else escape(" ".join(part.split("\n")))
+            for part in cleandoc(self.help or "").split("\n\n")
+        )
+        for param in self.get_params(context):  # type: ignore[attr-defined]
+            param.help = escape(param.help or "")
+            if getattr(param, "is_flag", isinstance(param, TyperArgument)):
+                param.display_type_rich = lambda **_: ""
+        super().format_help(context, formatter)  # type: ignore[misc]
+
+
+class Verb(_Help, TyperCommand):
+    """A verb of the command."""
+
+
+class VerbGroup(_Help, TyperGroup):
+    """The command, or a verb that has verbs of its own."""
+
+
 app = typer.Typer(
     name="sas",
+    cls=VerbGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -62,9 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        app(arguments, prog_name="sas")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = app(arguments, prog_name="sas", standalone_mode=False) or 0
+    except TyperException as error:
+        code = error.exit_code
+        _explain(error)
     except CommandError as error:
         screen.complain(f"sas: {error}")
         code = error.exit_code
@@ -86,6 +125,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _stop_output()
         code = 1
     return code
+
+
+def _explain(error: TyperException) -> None:
+    """Print what is wrong with the arguments. A command without arguments has printed its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # it has no public name
+        return
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "sas"
+    text = error.format_message()
+    screen.complain(f"sas: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help")
 
 
 def _print_version(is_asked: bool) -> None:  # Typer gives it so
@@ -112,7 +161,7 @@ def _root(
 
 
 def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
-    app.command(name, rich_help_panel=group, **settings)(verb)
+    app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
 
 
 app.add_typer(messages.room, name="messages", rich_help_panel=SYSTEM)
@@ -132,6 +181,9 @@ def _add_old_name(name: str, successor: str) -> None:
 
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
+
+for _verb in (act.resubmit, act.skip, act.undo, act.callback):
+    _add(_verb.__name__, REPAIR, _verb)
 
 
 _add("list", ORDERS, orders.list_orders)
@@ -167,22 +219,13 @@ def _bridge(verb: Any, group: str) -> None:
 
 def _bridge_all() -> None:
     from sas.cli import (  # noqa: PLC0415
-        act,
-        callback,
         desk,
-        docs,
-        infra,
-        new,
-        sim,
         submit,
-        workflows,
     )
 
     for group, modules in (
         (ORDERS, (submit,)),
-        (REPAIR, (act, callback)),
         (SYSTEM, (desk,)),
-        (DEVELOPMENT, (workflows, sim, new, infra, docs)),
     ):
         for module in modules:
             for verb in module.VERBS:
@@ -191,6 +234,20 @@ def _bridge_all() -> None:
 
 
 _bridge_all()
+
+_workflows = typer.Typer(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="Check workflows before a deploy, draw them, or print their AsyncAPI document.",
+)
+for _verb in (workflows.check, workflows.draw, workflows.schema):
+    _workflows.command(cls=Verb)(_verb)
+app.add_typer(_workflows, name="workflows", rich_help_panel=DEVELOPMENT)
+_add("sim", DEVELOPMENT, sim.sim)
+_add("new", DEVELOPMENT, project.new)
+_add("infra", DEVELOPMENT, project.infra)
+_add("docs", DEVELOPMENT, project.docs)
+_add("azd", DEVELOPMENT, project.azd, hidden=True)
 
 
 def _prepare_output() -> None:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from sas.cli.infra import needs_of
 from sas.cli.main import main
+from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli.docs import page_of, pages
 from sas.cli.main import build_parser, main
+from sas.cli.project import page_of, pages
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"\bdocs/(?!(?:site|images)\b)[\w/.-]*\w|\b(?:infra|contract)/README(?:\.md)?")
