@@ -20,10 +20,10 @@ from sas.operate.why import spelled
 MINUTES = 60
 WIDTH, HEIGHT = 600.0, 100.0
 KINDS = {
-    OrderState.PROCESSED: "completed",
-    OrderState.COMPENSATED: "undone",
-    OrderState.ERROR: "failed",
-    OrderState.REJECTED: "failed",
+    OrderState.PROCESSED.value: "completed",
+    OrderState.COMPENSATED.value: "undone",
+    OrderState.ERROR.value: "failed",
+    OrderState.REJECTED.value: "failed",
 }
 
 
@@ -41,10 +41,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """The bars and lines of one chart. ``label`` says the same in words, for a screen reader."""
+    """The bars of one chart. ``label`` says the same in words, for a screen reader."""
 
     bars: Sequence[Bar]
-    lines: Sequence[tuple[str, str]]
     top: str
     label: str
 
@@ -55,56 +54,38 @@ def of(picture: Picture) -> tuple[Chart, Chart]:
     newest_first = takewhile(
         lambda row: row.since is None or row.since >= first, reversed(picture.finished.values())
     )
-    started: Counter[int] = Counter()
     ended: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS.values()}
     durations: dict[int, list[float]] = defaultdict(list)
-    for row in chain(picture.under_way, picture.in_error, newest_first):
-        since, submitted = row.since, row.submitted_at
-        if submitted is not None and submitted >= first:
-            started[_minute(submitted - first)] += 1
-        if since is None or since < first or row.state not in KINDS:
+    for row in chain(picture.in_error, newest_first):
+        since, state = row.since, row.process_state or ""
+        if since is None or since < first or state not in KINDS:
             continue
-        ended[KINDS[row.state]][_minute(since - first)] += 1
-        if row.state is OrderState.PROCESSED and submitted is not None:
-            durations[_minute(since - first)].append((since - submitted).total_seconds())
-    return _per_minute(started, ended), _time_to_completion(durations)
+        minute = min((since - first).seconds // 60, MINUTES - 1)
+        ended[KINDS[state]][minute] += 1
+        if state == OrderState.PROCESSED.value and row.submitted_at is not None:
+            durations[minute].append((since - row.submitted_at).total_seconds())
+    return _per_minute(ended), _time_to_completion(durations)
 
 
-def _minute(span: timedelta) -> int:
-    return min(span.seconds // 60, MINUTES - 1)
-
-
-def _per_minute(started: Counter[int], ended: dict[str, Counter[int]]) -> Chart:
-    """Return how many orders were started (a line), ended and failed (bars) in each minute."""
-    totals = sum(ended.values(), Counter[int]())
-    top = max([1, *totals.values(), *started.values()])
+def _per_minute(ended: dict[str, Counter[int]]) -> Chart:
+    """Return how many orders ended or failed in each minute."""
+    top = max([1, *sum(ended.values(), Counter[int]()).values()])
     floors = dict.fromkeys(range(MINUTES), 0)  # the bars of one minute stand on each other
     bars = []
     for kind, counts in ended.items():
         for number, count in sorted(counts.items()):
-            words = f"{count:,} {kind}"
-            bars.append(_bar(kind, number, (floors[number] / top, count / top), words))
+            share = floors[number] / top, count / top
+            bars.append(_bar(kind, number, share, f"{count:,} {kind}"))
             floors[number] += count
-    step = WIDTH / MINUTES
-    points = " ".join(
-        f"{(n + 0.5) * step:.1f},{HEIGHT - started[n] / top * (HEIGHT - 4):.1f}"
-        for n in range(MINUTES)
-    )
-    words = [f"{started.total():,} started"]
-    words += [f"{counts.total():,} {kind}" for kind, counts in ended.items()]
-    return Chart(
-        bars=bars,
-        lines=[("started", points)] if started else [],
-        top=f"{top:,}",
-        label=f"In the last hour: {', '.join(words)}.",
-    )
+    words = ", ".join(f"{counts.total():,} {kind}" for kind, counts in ended.items())
+    return Chart(bars=bars, top=f"{top:,}", label=f"In the last hour: {words}.")
 
 
 def _time_to_completion(durations: dict[int, list[float]]) -> Chart:
     """Return the time to completion of the orders of each minute: median and 95 of 100."""
     seconds = [span for minute in durations.values() for span in minute]
     if not seconds:
-        return Chart(bars=(), lines=(), top="", label="No order completed in the last hour.")
+        return Chart(bars=(), top="", label="No order completed in the last hour.")
     slow = {number: _slow(minute) for number, minute in durations.items()}
     middle = {number: median(minute) for number, minute in durations.items()}
     top = max(slow.values()) or 1.0
@@ -114,7 +95,6 @@ def _time_to_completion(durations: dict[int, list[float]]) -> Chart:
             for kind, share, spans in (("slow", 95, slow), ("median", 50, middle))
             for number, span in sorted(spans.items())
         ],
-        lines=(),
         top=_spelled(top),
         label=f"In the last hour: half of the completed orders took {_spelled(median(seconds))} "
         f"or less, 95 of 100 took {_spelled(_slow(seconds))} or less.",

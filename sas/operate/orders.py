@@ -33,7 +33,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.operate import finding, letters
-from sas.operate.commands import Intent, outlook, refusal
+from sas.operate.commands import Intent, command_for, outlook, refusal
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
@@ -66,7 +66,7 @@ SUBMITTED = "Submitted"
 
 
 class StepStory(Record, frozen=True):
-    """One step. ``awaited`` says what it waits for, if it is open.
+    """One step. ``awaited`` says what it waits for, and ``doing`` in two words, if it is open.
 
     ``epoch`` counts its requests, ``edits`` the inputs that an operator gave it, and ``route`` is
     the number of its agent among several.
@@ -85,6 +85,7 @@ class StepStory(Record, frozen=True):
     failed: bool
     awaits_callback: bool
     awaited: str
+    doing: str
     agent: str | None
     circuit: Circuit | None
     error: StepError | None
@@ -188,6 +189,7 @@ def story_of(
                 failed=is_failed(step),
                 awaits_callback=step.awaits_callback,
                 awaited=waits_of(step, now).awaited if step.complete_by else "",
+                doing=waits_of(step, now).doing if step.complete_by else "",
                 agent=agents.get(step.number),
                 circuit=circuit_of(agents.get(step.number), circuits),
                 error=StepError(code=step.error.code, message=step.error.message)
@@ -216,7 +218,9 @@ def acts_of(order: Order) -> Iterator[Act]:
             Verb.CALLBACK: awaiting_steps,
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step)
+        intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
+        if command_for(order, intent).verb is not verb:
+            continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
         if verb is Verb.CANCEL and order.process_state is OrderState.ERROR:

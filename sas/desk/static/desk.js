@@ -13,7 +13,8 @@ async function refresh() {
   loading = true;
   try {
     const answer = await fetch(location.href.split("#")[0], { headers: { "X-Live": "1" } });
-    if (answer.status === 403) { location.reload(); return; }
+    // The login has ended, or a page that could not be shown can be shown now.
+    if (answer.status === 403 || (answer.ok && "problem" in document.body.dataset)) { location.reload(); return; }
     const newPage = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const old of document.querySelectorAll("[data-live]")) {
       const part = newPage.getElementById(old.id);
