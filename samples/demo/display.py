@@ -230,7 +230,7 @@ def next_steps(console: Console, orders: int, directory: str | None, *, is_defau
     if directory is not None:
         steps += [
             (f"make up DATA={directory}", "the same queues, table and services, with their orders"),
-            (".venv/bin/sas list", "then, in another shell: why, resubmit, undo"),
+            (".venv/bin/sas list", "then, in another shell: show, resubmit, undo"),
         ]
     else:
         steps += [

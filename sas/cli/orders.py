@@ -29,7 +29,7 @@ from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
 from sas.operate.orders import COUNTED_MAX, Beside, OrderList, OrderRow, OrderStory, QueuedOrder
-from sas.operate.why import Circuit, StepError, Waits, is_open, spelled
+from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, spelled
 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
@@ -372,7 +372,11 @@ def _print_story(order: OrderStory, *, journal: bool) -> None:
     screen.facts(_waits(order.waits))
     if order.acts:
         screen.say("")
-        screen.facts([(act.command, act.effect) for act in order.acts])
+        screen.table(
+            ("You can",),
+            [(act.command,) for act in order.acts],
+            below=[[act.effect] for act in order.acts],
+        )
     screen.say("")
     screen.facts(_head(order))
     screen.say("")
@@ -403,8 +407,7 @@ def _print_story(order: OrderStory, *, journal: bool) -> None:
 
 
 def _waits(waits: Waits) -> list[tuple[str, str]]:
-    error, message = waits.last_error, waits.message
-    since = f", {time_of(message.since)}" if message and message.since else ""
+    error = waits.last_error
     return [
         ("waits for", waits.awaited),
         (
@@ -415,13 +418,19 @@ def _waits(waits: Waits) -> list[tuple[str, str]]:
         ),
         ("agent", (waits.agent or f"not known: {application.HOW}") if waits.step else ""),
         ("circuit", _circuit(waits.circuit) if waits.agent else ""),
-        ("message", f"{message.text}{since}" if message else ""),
+        ("message", _message(waits.message) if waits.message else ""),
         ("until", time_of(waits.at) if waits.at else ""),
         ("last error", _error(error) if error else ""),
         ("next call", phrase("by", waits.called_by) if waits.called_by else ""),
         ("then", waits.then),
         ("do", waits.todo or "nothing"),
     ]
+
+
+def _message(message: AwaitedMessage) -> str:
+    since = f", {time_of(message.since)}" if message.since else ""
+    before = f", {message.before:,} before it" if message.before is not None else ""
+    return f"{message.text}{since}{before}"
 
 
 def _circuit(circuit: Circuit | None) -> str:
@@ -439,7 +448,8 @@ def _error(error: StepError) -> str:
 
 def _head(order: OrderStory) -> list[tuple[str, str]]:
     urgent = ", urgent" if order.urgent else ""
-    correlation = f", correlation {order.correlation_id}" if order.correlation_id else ""
+    correlation = f"correlation {order.correlation_id}"
+    correlation = correlation if order.correlation_id else "no correlation id"
     return [
         ("workflow", f"{order.workflow} version {order.version}{urgent}"),
         ("submitted", time_of(order.submitted_at)),
@@ -447,7 +457,7 @@ def _head(order: OrderStory) -> list[tuple[str, str]]:
         ("CompleteBy", time_of(order.complete_by)),
         ("FailureCount", str(order.failure_count)),
         ("seq", str(order.seq)),
-        ("answers to", f"{order.reply_queue}{correlation}"),
+        ("answers to", f"{order.reply_queue}, {correlation}"),
         ("stopped", time_of(order.stopped_at) if order.stopped_at else ""),
         ("deadline", time_of(order.deadline) if order.deadline else ""),
         ("seen by", order.acknowledged_by or ""),

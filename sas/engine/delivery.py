@@ -15,12 +15,12 @@ from sas.ports import OtherVersionError
 LEFT_SINCE = "sas_left_since"
 """Property: when the message was first left to an instance of another version.
 
-``sas why`` reads it.
+``sas show`` reads it.
 """
 FAILING_CHECK = "sas_failing_check"
 """Property of an order's message that waits for a mended check: the error and its line.
 
-``sas why`` reads it.
+``sas show`` reads it.
 """
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""

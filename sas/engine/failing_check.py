@@ -2,7 +2,7 @@
 
 A check refuses an order by ValueError. Any other error of it says nothing about the order. So the
 order's message is put back with growing pauses, and one incident names the error and its line. The
-copy carries this text, and ``sas why`` reads it.
+copy carries this text, and ``sas show`` reads it.
 """
 
 from __future__ import annotations

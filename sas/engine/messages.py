@@ -33,13 +33,13 @@ _STATE_OF = {
     Notice.REJECTED: OrderState.REJECTED,
 }
 
-_WHY = "sas why {order}"
+_SHOW = "sas show {order}"
 _REJECTED = "sas rejected show {message}"
 COMMANDS: Mapping[AlertKind, str] = {
-    AlertKind.STEP_FAILED: _WHY,
-    AlertKind.UNDO_FAILED: _WHY,
-    AlertKind.OVERDUE: _WHY,
-    AlertKind.COMMAND_REFUSED: _WHY,
+    AlertKind.STEP_FAILED: _SHOW,
+    AlertKind.UNDO_FAILED: _SHOW,
+    AlertKind.OVERDUE: _SHOW,
+    AlertKind.COMMAND_REFUSED: _SHOW,
     AlertKind.REJECTED: _REJECTED,
     AlertKind.DEAD_LETTERED: _REJECTED,
     AlertKind.UNDELIVERABLE: _REJECTED,
@@ -176,7 +176,7 @@ def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
         "workflow": body.workflow,
         "message": f"{body.id.removesuffix('/alert')}/1",  # the first part of a rejected message
     }
-    command = _WHY if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
+    command = _SHOW if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
     return command and command.format_map(
         {name: shlex.quote(text or "") for name, text in arguments.items()}
     )

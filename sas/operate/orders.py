@@ -225,6 +225,8 @@ def acts_of(order: Order) -> Iterator[Act]:
             continue
         if verb is Verb.CANCEL and order.process_state is OrderState.ERROR:
             continue  # no call is out, so it would do the same as an undo
+        if verb is Verb.SKIP:
+            intent = Intent(verb=verb, by="", input="RESULT")
         effect = outlook(order, intent)
         if verb is Verb.CALLBACK:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
@@ -309,7 +311,6 @@ async def _with_command(
                     text=f"{command.verb} by {command.by} in {letter.path}",
                     queue=letter.path,
                     since=letter.since,
-                    before=0,
                 )
                 awaited = "A scheduler, to carry out a command."
                 return (
@@ -335,7 +336,7 @@ async def _message(
     letter = place.letter
     scheduled = "scheduled " if letter.peeked.is_scheduled else ""
     message = AwaitedMessage(
-        text=f"{scheduled}in {letter.path}, {place.before:,} before it",
+        text=f"{scheduled}in {letter.path}",
         queue=letter.path,
         since=letter.since,
         before=place.before,

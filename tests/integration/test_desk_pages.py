@@ -308,7 +308,7 @@ async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None
         assert "Rejected messages 1" in await browser.look("/")
     assert "step-failed" in alerts
     assert "order 10248 · step pay · agent payment, 1 attempt" in alerts
-    assert "sas why 10248" in alerts
+    assert "sas show 10248" in alerts
     assert "not-json" in rejected
 
 

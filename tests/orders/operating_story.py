@@ -123,7 +123,7 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "skip 10250 --seq 4 --yes": _bob_was_here,
     "undo 10249 --yes --wait 1": _scheduler_stops,
     "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
-    "export --older-than 20 finished.jsonl": _weeks_pass,
+    "list --to finished.jsonl --older-than 20": _weeks_pass,
     "workflows check": _versions,
 }
 

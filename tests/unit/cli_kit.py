@@ -16,6 +16,7 @@ from sas.cli import application, output, screen
 from sas.cli import arguments as args
 from sas.cli import system as systems
 from sas.cli.main import main
+from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
     AwaitCallback,
@@ -226,6 +227,11 @@ def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     operator = Night(system=kit(CARE, CHAIN), capsys=capsys)
     connect(monkeypatch, operator.system, operator)
     return operator
+
+
+def workflows() -> Workflows:
+    """The application of the command: --app tests.unit.cli_kit:workflows."""
+    return Workflows((CHAIN, CARE))
 
 
 def store_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ import pytest
 
 from sas.actors.agent import KEEP_ERROR_SECONDS, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
-from sas.cli import look
 from sas.codec import internal
 from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage, RequestMessage
 from sas.codec.record import record_of
 from sas.domain.messages import Outcome
 from sas.domain.order import AttemptError
 from sas.domain.workflow import Step, Workflow
+from sas.operate.why import attempt_error
 from sas.ports import (
     AgentCall,
     BusUnavailableError,
@@ -537,8 +537,9 @@ async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_
     assert fault.message.endswith(sentence)
     stored = await system.run(system.store.load("O-1"))
     assert stored is not None
-    page = "\n".join(look.page(stored, [], system.clock.now()))
-    assert "last error (epoch 1, attempt 1, " in page
+    kept_error = attempt_error(stored.steps[0])
+    assert kept_error is not None
+    assert (kept_error.epoch, kept_error.attempt) == (1, 1)
     (first, _) = record_of(stored, [], content=False)["Steps"]
     assert first["LastError"]["Message"] == "hotel answered 500: out of memory"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sas.cli.main import main
-from sas.codec.external import Rejection, encode, rejected_parts
-from sas.features.version_check import value_name
 from sas.ports import RefusedError
 from tests.unit.actors_kit import command, order
 from tests.unit.cli_kit import Night
@@ -107,90 +105,10 @@ def test_a_word_too_many_is_an_error(night: Night, arguments: list[str]) -> None
     assert "usage: sas" in result.err
 
 
-def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night: Night) -> None:
-    assert night.sas("list", "--workflow", "cahin").code == 0
-    night.play(night.system.store.write_shared(value_name("order-with-care", 1), "x", None))
-    result = night.sas("list", "--workflow", "cahin")
-    assert result.code == 1
-    assert "no workflow 'cahin' ever ran here: known are order-with-care" in result.err
-
-
-def reject(night: Night, order_id: str, workflow: str = "nosuch") -> None:
-    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
-    night.later(1)
-
-
-def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Night) -> None:
-    reject(night, "bad-1")
-    reject(night, "bad-2")
-    result = night.sas("list", "--state", "rejected")
-    assert result.code == 0
-    assert [line.split()[2] for line in result.lines[1:-1]] == ["bad-2", "bad-1"]
-    assert "unknown-workflow: " in result.lines[1]
-    assert result.lines[-1] == "2 orders finished: 2 Rejected"
-    records = night.sas("list", "--state", "rejected", "--json", "--since", "1h").json
-    assert [record["OrderID"] for record in records] == ["bad-2", "bad-1"]
-    assert records[0]["Reason"] == "unknown-workflow"
-
-
-@pytest.mark.parametrize(
-    "queue", ["responses-shop", "agent-payment", "agent-replies-urgent", "callbacks", "scheduler"]
-)
-def test_another_message_that_could_not_be_used_is_no_rejected_order(
-    night: Night, queue: str
-) -> None:
-    reject(night, "bad")
-    rejection = Rejection(
-        body=b"{}",
-        reason="undeliverable",
-        description="nobody takes it",
-        source_queue=queue,
-        message_id="m",
-        order_id="purged",
-    )
-    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
-    night.put("orders-rejected", encode(part))
-    result = night.sas("list", "--state", "rejected")
-    assert result.lines[-1] == "1 order finished: 1 Rejected"
-    night.sas("show", "purged").refused(1, "there is no order 'purged' here")
-    night.sas("why", "purged").refused(1, "there is no order 'purged' here")
-    assert night.sas("rejected", "list").lines[-1] == "2 rejected messages"
-
-
 def test_a_second_order_with_an_id_that_is_taken_does_not_reject_the_first(night: Night) -> None:
     night.submit("A")
     night.play(night.system.submit(order("A", workflow="care"), "m-2"))
     assert [rejection.reason for rejection in night.system.rejected()] == ["order-id-taken"]
-    assert night.sas("list", "--state", "rejected").lines == ["no order finished"]
     assert "the first order goes on: submit this one with an id of its own" in (
         night.sas("rejected", "show", "A").out
     )
-
-
-def test_an_order_that_was_submitted_again_is_not_listed_as_rejected(night: Night) -> None:
-    reject(night, "A")
-    night.submit("A")
-    assert night.system.state("A") == "Processed"
-    assert night.sas("list", "--state", "rejected").lines == ["no order finished"]
-
-
-def test_a_queue_that_may_not_be_read_is_reported(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reject(night, "bad")
-    night.forbidden = {"orders-rejected"}
-    night.sas("list", "--state", "rejected").refused(1, "you need the role Azure Service Bus")
-    monkeypatch.delenv("ServiceBus")
-    night.sas("list", "--state", "rejected").refused(1, "no Service Bus namespace is configured")
-
-
-def test_a_rejected_order_is_shown_with_the_reason_and_what_to_do(night: Night) -> None:
-    reject(night, "bad")
-    result = night.sas("show", "bad")
-    assert result.code == 0
-    assert result.lines[0] == "order bad  Rejected"
-    assert any(line.startswith("why       unknown-workflow: ") for line in result.lines)
-    assert "`sas rejected resend rejected/" in result.lines[-1]
-    (record,) = night.sas("show", "bad", "--json").json
-    assert (record["OrderID"], record["ProcessState"]) == ("bad", "Rejected")
-    night.sas("show", "none").refused(1, "there is no order 'none' here")

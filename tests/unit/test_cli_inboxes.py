@@ -56,8 +56,8 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
     assert (records[0]["Agent"], records[0]["Attempts"]) == ("payment", 1)
     assert records[0]["Error"] == {"Code": "card-declined", "Message": "the card was declined"}
     assert (records[0]["Command"], result.lines[0].rsplit("  ", 1)[1]) == (
-        "sas why B",
-        "`sas why B`",
+        "sas show B",
+        "`sas show B`",
     )
     night.later(7200)
     assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
@@ -70,7 +70,7 @@ def test_an_alert_of_an_order_that_was_repaired_since_then_says_so(night: Night)
     for order_id, verb in (("A", "resubmit"), ("B", "undo")):
         assert night.sas(verb, order_id, "--reason", "repaired", "--yes").code == 0
     lines = night.sas("alerts").lines
-    assert ["repaired: now Processed  `sas why A`" in line for line in lines[:3]] == [0, 0, 1]
+    assert ["repaired: now Processed  `sas show A`" in line for line in lines[:3]] == [0, 0, 1]
     assert ["repaired: now Compensated" in line for line in lines[:3]] == [0, 1, 0]
     assert "now " not in lines[0]
     records = night.sas("alerts", "--json").json
@@ -81,7 +81,7 @@ def test_an_alert_of_an_order_that_goes_on_says_its_state(night: Night) -> None:
     night.fail("A", DECLINED)
     night.runs = False
     night.play(night.system.hand(command("resubmit", night.system.order("A").seq, "now", "A")))
-    assert "  now Processing  `sas why A`" in night.sas("alerts").lines[0]
+    assert "  now Processing  `sas show A`" in night.sas("alerts").lines[0]
 
 
 def test_an_alert_of_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) -> None:
@@ -276,7 +276,7 @@ def dead(night: Night, queue: str, body: bytes, message_id: str) -> None:
 
 
 def fates(night: Night) -> dict[str, str]:
-    records = night.sas("dlq", "list", "--json", "--app", "tests.unit.test_cli_why:workflows").json
+    records = night.sas("dlq", "list", "--json", "--app", "tests.unit.cli_kit:workflows").json
     return {record["MessageId"]: record["Fate"] for record in records}
 
 
@@ -316,7 +316,7 @@ def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
         "fresh": "safe to redrive",
         "alert": "safe to redrive",
     }
-    result = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
+    result = night.sas("dlq", "--app", "tests.unit.cli_kit:workflows")
     assert result.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
     assert result.lines[-1].startswith("10 dead letters: 6 safe to redrive, 2 already done")
 
@@ -386,7 +386,7 @@ def test_another_submission_of_an_order_that_goes_on_is_done(night: Night) -> No
 
 def test_one_is_explained_with_what_to_do(night: Night) -> None:
     lake(night)
-    app = ("--app", "tests.unit.test_cli_why:workflows")
+    app = ("--app", "tests.unit.cli_kit:workflows")
     result = night.sas("dlq", "explain", "open-request", *app)
     assert "fate      safe to redrive: reserve still waits for it (epoch 1)" in result.lines
     assert result.lines[-1].endswith("repair the cause, then `sas dlq redrive open-request`")
@@ -399,7 +399,7 @@ def test_one_is_explained_with_what_to_do(night: Night) -> None:
 
 def test_only_what_is_safe_is_sent_again(night: Night) -> None:
     lake(night)
-    app = ("--app", "tests.unit.test_cli_why:workflows")
+    app = ("--app", "tests.unit.cli_kit:workflows")
     before = {path: len(messages) for path, messages in night.lying.items()}
     dry_run = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
     assert dry_run.lines[0] == "resend of 6 messages"

@@ -91,37 +91,3 @@ def test_a_text_can_neither_break_the_table_nor_drive_the_terminal(
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 3
     assert not set(text) & set("\x1b\u202e")
-
-
-def test_the_list_of_orders_names_the_incidents_of_the_system(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out == "no order in Error\n"
-    keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY)
-    keep(store, AlertKind.NOT_PICKED_UP, "ordinary orders", FAR_AWAY)
-    keep(store, AlertKind.UNREADABLE, "payload codec", FAR_AWAY)
-    keep(store, AlertKind.BREAKER_OPEN, "agent a", FAR_AWAY)
-    assert main(["list"]) == 0
-    sentence = "4 incidents are active: look; look; look; look: sas incidents"
-    assert capsys.readouterr().out.splitlines() == ["no order in Error", sentence]
-    assert main(["list", "--json"]) == 0
-    assert capsys.readouterr().out == ""
-
-
-def test_the_list_of_orders_says_in_a_sentence_which_incident_is_active(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bug = "Agent cards fails: KeyError: 'FR' (accounts.py:132 in issue_card). Deploy."
-    keep(store, AlertKind.AGENT_FAILING, "agent cards", FAR_AWAY, bug)
-    keep(store, AlertKind.UNREADABLE, "payload codec", LONG_AGO)  # over
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "1 incident is active: agent cards fails: KeyError: 'FR' (accounts.py:132 in issue_card): "
-        "sas incidents"
-    )
-    keep(store, AlertKind.BREAKER_OPEN, "agent a", FAR_AWAY, "The service is away. Check.")
-    assert main(["list"]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("2 incidents are active: agent cards fails: ")
-    assert line.endswith("; the service is away: sas incidents")

@@ -15,7 +15,7 @@ from tests.unit.actors_kit import order
 from tests.unit.cli_kit import Night
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
-APP = "tests.unit.test_cli_why:workflows"
+APP = "tests.unit.cli_kit:workflows"
 DEAD = "/$DeadLetterQueue"
 
 COMMANDS = [
@@ -23,10 +23,8 @@ COMMANDS = [
     *(["list", "--state", state] for state in ("running", "finished", "rejected")),
     ["show", "A"],
     ["show", "bad-1"],
-    ["export", "out.jsonl"],
-    ["export", "-"],
-    ["why", "A"],
-    ["why", "bad-1"],
+    ["list", "--to", "out.jsonl"],
+    ["list", "--to", "-"],
     *([verb, "A", "--yes"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
     *([verb, "A", "--dry-run"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
     *(["callback", "W", *rest] for rest in ([], ["--answer", "{}", "--yes"])),

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -178,13 +177,6 @@ async def test_a_command_for_a_fingerprint_changes_only_that_step(
     assert scheduler.commands[1].step == "step-0"
 
 
-async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
-    scheduler: Scheduler, store: MemoryStore, capsys: Capture
-) -> None:
-    assert sas("list", "--state", "finished", "--fingerprint", "a/b") == 2
-    assert "--fingerprint chooses among orders in Error" in capsys.readouterr().err
-
-
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
@@ -219,12 +211,6 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
     ]
     assert sas("cancel", "--state", "error", "--yes", "--no-wait") == 0
     assert scheduler.commands[-1].order_id == "E"
-
-
-@pytest.mark.parametrize("when", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "noon"])
-def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Capture, when: str) -> None:
-    assert sas("list", "--since", when) == 2
-    assert f"{when!r} is not a time" in capsys.readouterr().err
 
 
 # Ctrl-C
@@ -285,13 +271,3 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
         asyncio.run(ask())
     assert signal.getsignal(signal.SIGINT) is before
     assert capsys.readouterr().err == "undo 26 orders? [y/N] \nnothing was sent\n"
-
-
-async def test_an_order_without_a_correlation_id_is_shown_as_such(
-    scheduler: Scheduler, store: MemoryStore, capsys: Capture
-) -> None:
-    change = cases.submitted("A")
-    details = replace(change.after.details, correlation_id=None)
-    await store.commit(replace(change, after=replace(change.after, details=details)))
-    assert sas("show", "A") == 0
-    assert "answers to    responses-shop, no correlation id\n" in capsys.readouterr().out

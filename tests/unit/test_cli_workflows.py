@@ -1,11 +1,9 @@
-"""``sas workflows check`` and ``sas export``, over a store in memory."""
+"""``sas workflows check``, over a store in memory."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -146,35 +144,3 @@ def test_the_business_of_this_repository_can_be_checked(
 ) -> None:
     assert main(["workflows", "check", "--app", "tests.business:workflows"]) == 0
     assert "order version 1: no order in flight; not used yet" in capsys.readouterr().out
-
-
-async def test_finished_orders_are_exported_whole_and_stay(
-    store: MemoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await in_flight(store)
-    await store.commit(cases.rejected("done-1", at=NOW))
-    await store.commit(cases.rejected("done-0", at=NOW - SECOND))
-    file = tmp_path / "finished.jsonl"
-    assert run_in_thread(lambda: main(["export", str(file)])) == 0
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [record["OrderID"] for record in records] == ["done-0", "done-1"]
-    assert [entry["What"] for entry in records[0]["Journal"]] == ["rejected"]
-    assert capsys.readouterr().err == "exported 2 orders\n"
-    assert len(await store.finished(10)) == 2
-    assert [path.name for path in tmp_path.glob("*")] == [file.name]  # noqa: ASYNC240
-
-
-async def test_younger_orders_than_asked_for_are_not_exported(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await store.commit(cases.rejected("done", at=NOW))
-    days = ("--older-than", "36500")
-    assert run_in_thread(lambda: main(["export", "-", *days])) == 0
-    assert capsys.readouterr() == ("", "exported no order\n")
-
-
-def test_a_file_that_cannot_be_written_is_bad_usage(
-    store: MemoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", str(tmp_path / "nowhere" / "x.jsonl")]) == 2
-    assert "cannot write" in capsys.readouterr().err

@@ -133,7 +133,9 @@ async def test_the_oldest_due_step_is_named() -> None:
     await watcher.look()
     assert watcher.picture.oldest is not None
     assert watcher.picture.oldest.order_id == "A"
-    assert {row.why for row in watcher.picture.under_way} == {"reserve is ready, pay is ready"}
+    assert {row.why for row in watcher.picture.under_way} == {
+        "A scheduler, to claim reserve. A scheduler, to claim pay."
+    }
 
 
 async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sas.cli import arguments as args
-from sas.cli.main import main
 from sas.codec.payloads import decode_content
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
-from sas.ports import RefusedError, StateStore
+from sas.operate import orders
+from sas.ports import RefusedError
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import Kit, command, kit, letter, order
 from tests.unit.contract_files import errors, load, validator
-from tests.unit.test_cli_workflows import run_in_thread
 
 CARD = "4111-s3cr3t-1111"
 EXACT = (
@@ -37,23 +34,10 @@ def ours() -> Any:
     return validator(schema)
 
 
-@pytest.fixture
-def exported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Kit], list[str]]:
-    """Return what runs ``sas export -`` and returns its lines."""
-
-    def export(system: Kit) -> list[str]:
-        @asynccontextmanager
-        async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
-            yield system.store
-
-        monkeypatch.setattr(args, "open_store", opened)
-        monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-        assert run_in_thread(lambda: main(["export", "-"])) == 0
-        return capsys.readouterr().out.splitlines()
-
-    return export
+async def exported(system: Kit) -> list[str]:
+    """Return the lines of an export."""
+    batches = [batch async for batch in orders.export_lines(system.store, system.clock.now())]
+    return [line for batch in batches for line in batch]
 
 
 async def finished() -> Kit:
@@ -86,12 +70,10 @@ def decoded(content: Any) -> Any:
     return json.loads(decode_content(json.dumps(content), CheapCodec()))
 
 
-async def test_every_finished_order_is_a_line_that_its_schema_takes(
-    exported: Callable[[Kit], list[str]],
-) -> None:
+async def test_every_finished_order_is_a_line_that_its_schema_takes() -> None:
     system = await finished()
     assert system.state("held") == "Compensated"
-    lines = exported(system)
+    lines = await exported(system)
     checker = ours()
     orders = {record["OrderID"]: record for record in map(json.loads, lines)}
     assert set(orders) == {"done", "large", "held", "given-up"}
@@ -118,7 +100,7 @@ async def test_what_was_ordered_and_returned_is_exported_as_it_was_written_on_on
 
 @pytest.mark.parametrize("meanwhile", ["purged", "taken up"])
 async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
-    meanwhile: str, monkeypatch: pytest.MonkeyPatch, exported: Callable[[Kit], list[str]]
+    meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = kit()
     for order_id in ("stays", "goes"):
@@ -136,4 +118,4 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
         return entries
 
     monkeypatch.setattr(store, "journal", read)
-    assert [json.loads(line)["OrderID"] for line in exported(system)] == ["stays"]
+    assert [json.loads(line)["OrderID"] for line in await exported(system)] == ["stays"]

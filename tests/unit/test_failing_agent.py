@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sas.bounds import RESULT_BYTES_MAX
-from sas.cli import look
 from sas.desk import watch
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
 from sas.engine.failing_agent import ALERT_FROM, explained
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
-from sas.operate import finding, why
+from sas.operate import why
+from sas.operate.orders import row_of
 from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
@@ -398,9 +398,7 @@ async def test_why_and_show_name_the_error_its_line_the_next_call_and_what_ends_
     assert error.again_by is not None
     assert error.again_by > now
     assert waits.called_by == error.again_by
-    page = "\n".join(look.page(record, system.journal(), now))
-    assert f"agent-bug: {BUG}; it is called again by {error.again_by:%Y-%m-%d %H:%M}" in page
-    assert f"next: deploy a mended version of the agent of reserve ({BUG}). It is called" in page
+    assert waits.last_error == why.attempt_error(record.steps[0])
 
 
 async def test_lists_say_that_a_step_waits_for_a_deploy_and_not_that_its_call_is_out() -> None:
@@ -408,9 +406,10 @@ async def test_lists_say_that_a_step_waits_for_a_deploy_and_not_that_its_call_is
     await passes(system, 60)
     record = await system.context.load("O-1")
     assert record is not None
-    text = f"reserve waits for a deploy: {BUG}"
-    assert finding.doing(record, system.clock.now()) == text
-    assert finding.doing(record, system.clock.now() + HOUR) == "reserve is out"
+    now = system.clock.now()
+    awaited = f"A deploy that mends the agent of reserve: its call failed: {BUG}."
+    assert row_of(record, now).why == awaited
+    assert row_of(record, now + HOUR).why == "The supervisor, to look at reserve."
 
 
 async def test_the_desk_sees_a_bug_although_it_changes_no_due_row(
@@ -424,13 +423,15 @@ async def test_the_desk_sees_a_bug_although_it_changes_no_due_row(
     watcher = watch.Watch(system.store, system.clock.now)
     await watcher.look()
     due_at = system.order().complete_by
-    assert [row.why for row in watcher.picture.under_way] == ["reserve is out"]
+    (row,) = watcher.picture.under_way
+    assert row.why == "The agent of reserve: the call is out, request 1."
     for _ in range(ALERT_FROM):
         await system.later(3)
         await system.drain()
     assert system.order().complete_by == due_at
     await watcher.look()
-    assert [row.why for row in watcher.picture.under_way] == [f"reserve waits for a deploy: {BUG}"]
+    (row,) = watcher.picture.under_way
+    assert row.why == f"A deploy that mends the agent of reserve: its call failed: {BUG}."
 
 
 async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> None:

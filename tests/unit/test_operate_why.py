@@ -10,8 +10,10 @@ import pytest
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Resting
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
-from sas.operate import finding, why
+from sas.operate import journal as journals
+from sas.operate import why
 from sas.ports import AwaitCallback, Message, RefusedError, StillRunning, TransientError
+from tests.contract import cases
 from tests.unit import actors_kit, cli_kit
 from tests.unit.actors_kit import (
     CARE,
@@ -35,7 +37,7 @@ def story_of(system: Kit, order_id: str = "O-1") -> str:
 
 def waits_of(system: Kit, order_id: str = "O-1", **circuits: Breaker) -> why.Waits:
     order, journal = system.order(order_id), system.journal(order_id)
-    agents = why.agents_of(order, journal, system.business.workflows)
+    agents = journals.agents_of(order, journal, system.business.workflows)
     return why.waits_for(order, system.clock.now(), agents=agents, circuits=circuits)
 
 
@@ -113,7 +115,7 @@ async def test_an_open_circuit_of_the_agent_is_named() -> None:
 async def test_the_agent_is_known_from_its_reply_where_the_workflow_is_not() -> None:
     system = await night()
     order = system.order("10248")
-    assert why.agents_of(order, system.journal("10248"), None) == {0: "stock", 1: "payment"}
+    assert journals.agents_of(order, system.journal("10248"), None) == {0: "stock", 1: "payment"}
 
 
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
@@ -125,7 +127,7 @@ async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
     await system.sweep()
     system.agents["payment"].script.clear()
     await system.drain()
-    attempts = why.attempts(system.order(), system.journal())
+    attempts = journals.attempts(system.order(), system.journal())
     rows = [
         (attempt.step, attempt.epoch, attempt.direction.value, attempt.outcome)
         for attempt in attempts
@@ -145,7 +147,7 @@ async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> Non
     system = await night()
     await system.hand(command("undo", system.order("10251").seq, "w-1", "10251"))
     await system.step(QUEUES.scheduler)
-    attempts = why.attempts(system.order("10251"), system.journal("10251"))
+    attempts = journals.attempts(system.order("10251"), system.journal("10251"))
     undos = [attempt for attempt in attempts if attempt.direction.value == "undo"]
     assert [(undo.outcome, undo.ended_at) for undo in undos] == [("is out", None)] * len(undos)
     assert undos
@@ -157,7 +159,7 @@ async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
     await system.step(QUEUES.scheduler)
     await system.hand(command("undo", system.order().seq))
     await system.drain()
-    attempts = why.attempts(system.order(), system.journal())
+    attempts = journals.attempts(system.order(), system.journal())
     assert [(attempt.direction.value, attempt.epoch, attempt.outcome) for attempt in attempts] == [
         ("do", 1, "?"),
         ("undo", 2, "done"),
@@ -172,7 +174,7 @@ async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out(word: Jo
     dispatched, complete_by = system.journal()[-1], system.order().complete_by
     assert complete_by is not None
     later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
-    attempts = why.attempts(system.order(), [*system.journal(), later])
+    attempts = journals.attempts(system.order(), [*system.journal(), later])
     assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
 
 
@@ -189,16 +191,18 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
     journal = rows(
         JournalWord.SUBMITTED, *cycle * 100, JournalWord.CLAIMED, JournalWord.STEP_PROCESSED
     )
-    folds = why.folded(journal)
-    assert [len(fold.entries) for fold in folds] == [1, 301, 1]
+    folds = journals.folded(cases.submitted("O-1").after, journal)
+    assert [len(fold.rows) for fold in folds] == [1, 301, 1]
     assert folds[1].words == "claimed, waiting: no call could begin, released"
-    assert [entry for fold in folds for entry in fold.entries] == journal
+    seqs = [row.seq for fold in folds for row in fold.rows]
+    assert seqs == [entry.seq for entry in journal]
 
 
 def test_a_journal_without_waiting_stays_as_it_is() -> None:
     words = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
     journal = rows(JournalWord.SUBMITTED, *words, JournalWord.STEP_FAILED)
-    assert not any(fold.is_run for fold in why.folded(journal))
+    order = cases.submitted("O-1").after
+    assert not any(fold.is_run for fold in journals.folded(order, journal))
 
 
 @pytest.mark.parametrize(
@@ -235,14 +239,12 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     waits = waits_of(system)
     assert waits.awaited == "reserve goes on: in progress; its agent asks again."
     assert waits.then == "If its agent does not ask until then, the supervisor resets the step."
-    assert finding.doing(system.order(), system.clock.now()) == "reserve goes on: in progress"
     system.bus.queues[QUEUES.agent("stock")].waiting.clear()  # its next look is lost
     await system.later(3600 + actors_kit.ALLOWED.total_seconds() + 1)
     await system.sweep()
     await system.step(QUEUES.scheduler)
     waits = waits_of(system)
     assert waits.awaited == "The agent of reserve: the call is out, request 2."
-    assert finding.doing(system.order(), system.clock.now()) == "reserve is out"
 
 
 async def test_an_undo_that_goes_on_is_named() -> None:
@@ -261,6 +263,6 @@ async def test_an_undo_that_awaits_a_callback_is_named() -> None:
     system.agents["payment"].then(RefusedError("card-declined", DECLINED))
     await system.submit()
     await system.drain()
-    awaited = waits_of(system).awaited
-    assert awaited.startswith("The callback of the undo of reserve, until 20")
-    assert awaited.endswith("Z: the van returns.")
+    waits = waits_of(system)
+    assert waits.awaited == "The callback of the undo of reserve: the van returns."
+    assert waits.at == system.order().complete_by

@@ -1,0 +1,208 @@
+"""``sas list`` and ``sas show`` at the terminal: tables, texts, refusals and files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sas.cli import screen
+from sas.domain.order import Fault
+from sas.operate.errors import UNAVAILABLE, USAGE
+from sas.ports import RefusedError
+from tests.unit.cli_kit import Night, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+HOSTILE = "one\x1b[2J\ntwo\u202e"
+
+
+def fact(lines: list[str], name: str) -> str:
+    return next(line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} "))
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(screen, "is_terminal", lambda stream=None: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+# -- sas list ---------------------------------------------------------------------------------
+
+
+def test_a_list_ends_with_its_failures_and_with_what_else_there_is(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.awaits("W")
+    night.submit("C")
+    result = night.sas("list")
+    assert [line.split()[2:] for line in result.lines[1:2]] == [
+        ["A", "care/1", "pay", "card-declined:", "the", "card", "was", "declined"]
+    ]
+    assert result.lines[2:] == [
+        "1 order in Error: 1 pay/card-declined",
+        "1 under way, 1 finished in the last hour: sas list --all",
+    ]
+    assert night.sas("list", "--all").lines[-1] == "3 orders: 1 Error, 1 Processing, 1 Processed"
+    running = night.sas("list", "--state", "running").lines
+    assert "The callback of reserve: the manager approves. (until 20" in running[1]
+    assert running[-1].startswith("1 in Error, 1 finished in the last hour")
+    assert night.sas("list", "--limit", "1", "--all").lines[2] == (
+        "1 order: 1 Error (the first 1; --limit shows more)"
+    )
+
+
+def test_a_list_without_orders_is_one_sentence(night: Night) -> None:
+    assert night.sas("list").lines == ["no order in Error"]
+    assert night.sas("list", "--json").lines == []
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_at_a_terminal_only_the_reason_folds(
+    night: Night, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    night.fail("A-long-order-id-17", RefusedError("card-declined", "declined " * 20))
+    on_a_terminal(monkeypatch, columns)
+    lines = night.sas("list").lines
+    assert lines[1].split()[-3:] == ["A-long-order-id-17", "care/1", "pay"] or columns == 160
+    assert max(map(len, lines)) <= columns
+    assert "declined declined declined declined" in lines[2]
+
+
+def test_foreign_text_can_neither_break_a_page_nor_drive_the_terminal(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.fail("A", DECLINED)
+    stored = night.system.store.orders["A"]
+    assert stored.order is not None
+    step = replace(stored.order.steps[1], error=Fault(HOSTILE, HOSTILE))
+    details = replace(stored.order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
+    stored.order = replace(
+        stored.order,
+        steps=(stored.order.steps[0], step),
+        details=details,
+        acknowledged_by=HOSTILE,
+    )
+    on_a_terminal(monkeypatch, 400)
+    for arguments in (["list"], ["show", "A", "--journal"]):
+        result = night.sas(*arguments)
+        assert result.code == 0
+        assert "one\\x1b[2J\\ntwo\\u202e" in result.out
+        assert "\x1b[2J" not in result.out
+        assert "\u202e" not in result.out
+
+
+def test_all_listed_orders_are_acknowledged_with_one_command(night: Night) -> None:
+    for order_id in ("A", "B"):
+        night.fail(order_id, DECLINED)
+    assert night.sas("show", "A", "--acknowledge").err == (
+        "ann has seen 1 order in Error: it is in the journal\n"
+    )
+    result = night.sas("list", "--acknowledge", "--by", "bob")
+    assert (result.code, len(night.sent_messages)) == (0, 2)
+    assert "bob has seen 1 order in Error" in result.err
+    assert [line.split("(")[-1] for line in night.sas("list").lines[1:3]] == [
+        "seen by ann)",
+        "seen by bob)",
+    ]
+    night.submit("C")
+    night.sas("show", "C", "--acknowledge").refused(1, "acknowledge of order C is not possible")
+
+
+def test_finished_orders_are_written_to_a_file_that_only_its_owner_can_read(
+    night: Night, tmp_path: Path
+) -> None:
+    for order_id in ("A", "B"):
+        night.submit(order_id)
+    night.fail("C", DECLINED)
+    file = tmp_path / "finished.jsonl"
+    assert night.sas("list", "--to", str(file), "--older-than", "1").err == "exported no order\n"
+    assert night.sas("list", "--to", str(file)).err == "exported 2 orders\n"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [record["OrderID"] for record in records] == ["A", "B"]
+    assert all(record["Journal"] and record["Payload"] for record in records)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+    assert len(night.sas("list", "--to", "-").json) == 2
+    night.sas("list", "--to", str(tmp_path / "nowhere" / "x")).refused(USAGE, "cannot write")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list", "--state", "finished", "--fingerprint", "a/b"], "goes with --state error"),
+        (["list", "--all", "--acknowledge"], "goes with --state error"),
+        (["list", "--all", "--state", "error"], "give one of the two"),
+        (["list", "--fingerprint", "pay"], "give STEP/CODE"),
+        (["list", "--older-than", "3"], "--older-than goes with --to FILE"),
+        (["list", "--to", "x", "--state", "error"], "it goes with --older-than only"),
+        (["list", "--since", "noon"], "'noon' is not a time"),
+        (["show", "A", "--content"], "--content needs --json"),
+        (["show", "a/b"], "order_id contains '/'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    night: Night, arguments: list[str], sentence: str
+) -> None:
+    night.sas(*arguments).refused(USAGE, sentence)
+
+
+# -- sas show ---------------------------------------------------------------------------------
+
+
+def test_an_order_in_error_is_shown_with_the_commands_that_are_possible(night: Night) -> None:
+    night.fail("A", DECLINED)
+    lines = night.sas("show", "A").lines
+    assert lines[0] == "A is Error. It stopped at pay: the card was declined."
+    assert fact(lines, "waits for") == "You."
+    assert fact(lines, "agent") == "payment"
+    assert fact(lines, "last error") == "card-declined: the card was declined"
+    assert fact(lines, "then") == "It goes on only after a command."
+    place = lines.index("You can")
+    assert lines[place + 1 : place + 3] == [
+        "sas resubmit A",
+        "    run again: pay (card-declined: the card was declined)",
+    ]
+    assert "sas skip A --step pay --input RESULT" in lines
+    assert "sas undo A" in lines
+    for name in ("LockedBy", "CompleteBy", "FailureCount"):
+        assert fact(lines, name)
+    assert lines[-1] == "Its journal has 4 rows: sas show A --journal"
+    assert night.sas("why", "A").lines == lines
+
+
+def test_without_an_app_and_a_reply_the_agent_is_not_known(night: Night) -> None:
+    night.awaits("A")
+    assert "or give --app MODULE" in fact(night.sas("show", "A").lines, "agent")
+
+
+def test_the_journal_is_shown_if_so_asked(night: Night) -> None:
+    night.fail("A", DECLINED)
+    lines = night.sas("show", "A", "--journal").lines
+    assert any(line.endswith("  submitted        by host-1") for line in lines)
+    assert "        -> notify the application: failed pay (card-declined)" in lines
+
+
+def test_orders_that_are_only_in_a_queue_are_shown_and_a_missing_one_is_refused(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.play(night.system.submit(b'{"workflow": "nosuch", "order_id": "bad"}', "m-bad"))
+    lines = night.sas("show", "bad").lines
+    assert lines[0].startswith("bad is Rejected. It was rejected and never began: ")
+    (record,) = night.sas("show", "bad", "--json").json
+    assert (record["ProcessState"], record["SourceQueue"]) == ("Rejected", "orders")
+    night.sas("show", "gone").refused(1, "there is no order 'gone' here")
+    night.forbidden = {"orders-rejected"}
+    night.sas("show", "bad").refused(UNAVAILABLE, "whether it was rejected is not known")
+    monkeypatch.delenv("ServiceBus")
+    night.sas("show", "bad").refused(1, "there is no order 'bad' here")
+    store_away(monkeypatch)
+    night.sas("show", "A").refused(UNAVAILABLE, "you have no right")
+
+
+def test_an_order_of_an_application_is_looked_for_in_the_queue_of_its_own(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAS_APPLICATIONS", "desk")
+    night.put("orders-desk", b'{"order_id": "desk-1"}')
+    assert fact(night.sas("show", "desk-1").lines, "message").startswith("in orders-desk, ")

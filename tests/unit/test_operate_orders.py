@@ -1,0 +1,473 @@
+"""Orders as records: what each waits for and where its message is, what may be done, and lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.codec.external import Rejection, encode, rejected_parts
+from sas.codec.record import record_of, to_line
+from sas.domain.change import Incident
+from sas.domain.expire import DEPLOY_TIME
+from sas.domain.messages import AlertKind, Verb
+from sas.domain.order import Resting
+from sas.domain.workflow import Workflows
+from sas.engine.delivery import DEPLOY_WAIT
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.version_check import value_name
+from sas.operate import orders
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError
+from sas.operate.finding import OrderQuery
+from sas.operate.orders import OrderList, OrderStory, QueuedOrder, acts_of
+from sas.operate.why import AwaitedMessage, Waits
+from sas.ports import Message, RefusedError
+from tests.contract.cases import NOW
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    KEYS,
+    QUEUES,
+    Kit,
+    command,
+    keep_breaker,
+    kit,
+    order,
+)
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+from tests.unit.test_cli_intent import ORDERS
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+WORKFLOWS = Workflows((CHAIN, CARE))
+
+
+def answer(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def told(night: Night, order_id: str = "A", *, app: bool = True, bus: bool = True) -> OrderStory:
+    """Return what is told of an order; ``app``: with its workflows."""
+    system = night.system
+    story: OrderStory = answer(
+        orders.explain(
+            system.store,
+            night if bus else None,
+            system.order(order_id),
+            system.journal(order_id),
+            queues=QUEUES,
+            now=system.clock.now(),
+            workflows=WORKFLOWS if app else None,
+        )
+    )
+    return story
+
+
+def message_of(waits: Waits) -> AwaitedMessage:
+    assert waits.message is not None
+    return waits.message
+
+
+def queued(night: Night, order_id: str) -> QueuedOrder:
+    queued_order: QueuedOrder = answer(orders.queued(night, QUEUES, order_id))
+    return queued_order
+
+
+def listed(night: Night, state: str = "error", *, bus: bool = True, **members: Any) -> OrderList:
+    query = OrderQuery(state=state, **members)
+    now = night.system.clock.now()
+    order_list: OrderList = answer(
+        orders.list_of(night.system.store, night if bus else None, query, queues=QUEUES, now=now)
+    )
+    return order_list
+
+
+def submitted(night: Night, order_id: str = "A", workflow: str = "chain") -> None:
+    """An order whose wake waits for a scheduler."""
+    night.play(night.system.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+
+
+def requested(night: Night, order_id: str = "A") -> None:
+    """An order whose request waits for its agent."""
+    submitted(night, order_id)
+    night.play(night.system.step("scheduler"))
+
+
+# -- The message that an order waits for ------------------------------------------------------
+
+
+def test_a_ready_step_waits_for_a_scheduler_and_its_wake_is_found(night: Night) -> None:
+    submitted(night)
+    story = told(night)
+    message = message_of(story.waits)
+    assert (story.process_state, story.story) == ("Pending", "It is under way: 0 of 2 steps done.")
+    assert story.waits.awaited == "A scheduler, to claim reserve."
+    assert (message.text, message.queue, message.before) == ("in scheduler", "scheduler", 0)
+    assert story.waits.at == night.system.order("A").complete_by
+
+
+def test_a_request_that_lies_behind_others_names_its_queue_and_its_agent(night: Night) -> None:
+    for order_id in ("A", "B", "C"):
+        requested(night, order_id)
+    waits = told(night, "C").waits
+    assert (waits.step, waits.attempt, waits.failure_count) == ("reserve", 1, 0)
+    assert (waits.agent, waits.circuit) == ("stock", None)
+    assert (message_of(waits).queue, message_of(waits).before) == ("agent-stock", 2)
+
+
+def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: Night) -> None:
+    requested(night)
+    assert told(night, app=False).waits.agent is None
+    since = night.system.clock.now()
+    broken = opened(Breaker(), BreakerPolicy(), since, "stock: 503")
+    night.play(keep_breaker(night.system.store, broken, "stock"))
+    waits = told(night, app=False).waits
+    assert waits.agent == "stock"
+    assert waits.circuit is not None
+    assert (waits.circuit.state, waits.circuit.since) == ("open", since)
+    assert waits.circuit.why == "stock: 503"
+
+
+def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
+    requested(night)
+    night.system.agents_die()
+    message = message_of(told(night).waits)
+    assert message.text.startswith("in no queue: its agent is handling it. If its")
+    night.later(3600)
+    waits = told(night).waits
+    assert waits.awaited == "The supervisor, to look at reserve."
+    assert waits.needs_you
+
+
+def test_queues_that_may_not_be_read_or_are_not_configured_leave_the_message_unknown(
+    night: Night,
+) -> None:
+    requested(night)
+    assert "no Service Bus namespace" in message_of(told(night, bus=False).waits).text
+    night.forbidden = {"*"}
+    text = message_of(told(night).waits).text
+    assert "you need the role Azure Service Bus Data Receiver" in text
+
+
+def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
+    submitted(night)
+    before = night.system.order("A")
+    rest = Resting(night.system.clock.now() + timedelta(seconds=5))
+    step = replace(before.steps[0], turn=rest)
+    night.system.store.orders["A"].order = replace(before, steps=(step, *before.steps[1:]))
+    assert message_of(told(night).waits).text.startswith("none: the supervisor sends one when")
+
+
+def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
+    night.awaits("A")
+    waits = told(night).waits
+    assert waits.awaited == "The callback of reserve: the manager approves."
+    assert message_of(waits).text == "none: the callback comes by HTTP, and has not come"
+    stored = night.system.order("A")
+    token = KEYS.callback_of(stored, stored.steps[0]).token
+    night.play(night.system.callbacks.answer(token, None, b'{"outcome": "done"}'))
+    assert message_of(told(night).waits).queue == "callbacks"
+
+
+def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:
+    night.fail("A", DECLINED)
+    seq = night.system.order("A").seq
+    night.play(night.system.bus.send([command("resubmit", seq - 1, "late", "A")]))
+    waits = told(night).waits
+    assert (waits.awaited, waits.message) == ("You.", None)
+    assert waits.last_error is not None
+    assert waits.last_error.code == "card-declined"
+    night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
+    waits = told(night).waits
+    assert (waits.awaited, waits.needs_you) == ("A scheduler, to carry out a command.", False)
+    assert message_of(waits).text == "resubmit by ann in scheduler"
+
+
+# -- Orders that wait for a deploy ------------------------------------------------------------
+
+
+def lacking_chain(night: Night) -> Kit:
+    """A second instance, which lacks the workflow ``chain``."""
+    return kit(CARE, instance="older", beside=night.system, deploy_wait=DEPLOY_WAIT)
+
+
+def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night: Night) -> None:
+    submitted(night)
+    wake = night.system.bus.take("scheduler")
+    assert wake is not None
+    night.play(lacking_chain(night).receive(wake))
+    waits = told(night).waits
+    assert waits.awaited == "A deploy that has chain version 1."
+    assert message_of(waits).text == "scheduled in scheduler"
+    assert waits.todo.startswith("Deploy chain version 1 again as it was")
+
+
+def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night) -> None:
+    submitted(night)
+    older = lacking_chain(night)
+    night.system.bus.take("scheduler")
+    for _ in range(2):
+        night.later(DEPLOY_TIME.total_seconds() + 60)
+        night.play(older.sweep())
+    waits = told(night).waits
+    assert waits.awaited == "A deploy that has chain version 1."
+    assert message_of(waits).since == night.system.journal("A")[-1].at
+    assert waits.at is not None
+
+
+def test_a_command_that_no_instance_takes_waits_for_a_deploy(night: Night) -> None:
+    night.fail("A", DECLINED)
+    older = kit(CHAIN, instance="older", beside=night.system, deploy_wait=DEPLOY_WAIT)
+    night.play(older.receive(command("resubmit", night.system.order("A").seq, "now", "A")))
+    waits = told(night).waits
+    assert waits.awaited == "A deploy that has care version 1."
+    assert message_of(waits).text == "resubmit by ann in scheduler"
+
+
+# -- Orders that are only in a queue ----------------------------------------------------------
+
+
+def test_an_order_that_no_function_has_taken_yet_is_found_in_the_queue_of_orders(
+    night: Night,
+) -> None:
+    night.play(night.system.bus.send([Message("orders", "m-A", order("A"))]))
+    waits = queued(night, "A").waits
+    assert (message_of(waits).queue, waits.needs_you) == ("orders", False)
+    night.forbidden = {"orders", "orders-urgent"}
+    with pytest.raises(NotPossibleError, match="there is no order 'A' here"):
+        queued(night, "A")
+
+
+def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(night: Night) -> None:
+    body = order("A", workflow="chain", workflow_version=7)
+    night.play(lacking_chain(night).receive(Message("orders", "m-A", body)))
+    queued_order = queued(night, "A")
+    assert queued_order.waits.awaited == "A deploy that has chain version 7: no instance has it."
+    assert message_of(queued_order.waits).text == "scheduled in orders"
+    assert (
+        queued_order.rejected_at == queued_order.waits.at == night.system.clock.now() + DEPLOY_WAIT
+    )
+
+
+def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night: Night) -> None:
+    def check(_content: bytes) -> None:
+        raise KeyError("cake")
+
+    failing = kit(CHAIN, instance="failing", beside=night.system, chain=check)
+    night.play(failing.receive(Message("orders", "m-A", order("A"))))
+    line = check.__code__.co_firstlineno + 1
+    queued_order = queued(night, "A")
+    assert queued_order.waits.awaited == (
+        "A deploy that mends its check: the check of saga chain fails: KeyError: 'cake' "
+        f"(tests/unit/test_operate_orders.py:{line} in check)."
+    )
+    assert (queued_order.rejected_at, queued_order.waits.needs_you) == (None, True)
+
+
+def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Night) -> None:
+    submitted(night, "bad", workflow="nosuch")
+    queued_order = queued(night, "bad")
+    assert (queued_order.process_state, queued_order.reason) == ("Rejected", "unknown-workflow")
+    assert (queued_order.source_queue, queued_order.correlation_id) == ("orders", "c-bad")
+    assert "sas messages resend rejected/" in queued_order.waits.todo
+    night.forbidden = {"orders-rejected"}
+    with pytest.raises(ServiceUnavailableError, match="whether it was rejected is not known"):
+        queued(night, "bad")
+
+
+# -- One order --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [
+        ("pending", ["undo o --now", "undo o"]),
+        ("in error", ["resubmit o", "skip o --step step-1 --input RESULT", "undo o"]),
+        ("undo failed", ["resubmit o", "skip o --step step-1"]),
+        ("awaiting a callback", ["undo o --now", "undo o", "callback o --step step-0"]),
+        ("processed", ["undo o"]),
+        ("compensated", []),
+        ("rejected", []),
+    ],
+)
+def test_what_may_be_done_follows_from_the_state(state: str, verbs: list[str]) -> None:
+    commands = [act.command for act in acts_of(ORDERS[state])]
+    assert [text for text in commands if "--acknowledge" not in text] == [
+        f"sas {verb}" for verb in verbs
+    ]
+    assert ("sas show o --acknowledge" in commands) == ("sas resubmit o" in commands)
+
+
+def test_an_order_that_was_seen_need_not_be_acknowledged_again() -> None:
+    seen_order = replace(ORDERS["in error"], acknowledged_by="bob")
+    assert "acknowledge" not in {act.verb for act in acts_of(seen_order)}
+
+
+def test_a_row_names_the_step_the_change_the_operator_the_reason_and_an_edited_input(
+    night: Night,
+) -> None:
+    night.fail("A", DECLINED)
+    reason = ("--reason", "the limit was raised")
+    assert night.sas("resubmit", "A", "--yes", "--input", '{"amount": 1}', *reason).code == 0
+    rows = {row.what: row for fold in told(night).journal for row in fold.rows}
+    resubmitted = rows["resubmitted"]
+    assert (resubmitted.by, resubmitted.reason) == ("operator ann", "the limit was raised")
+    assert resubmitted.changes == ("pay: Error -> Pending with its input edited",)
+    assert rows["step failed"].changes == ("pay: Processing -> Error",)
+    (request,) = rows["claimed"].messages
+    assert request.text == "request: do pay, epoch 2"
+    assert request.complete_by is not None
+
+
+def test_a_journal_whose_beginning_was_removed_is_counted(night: Night) -> None:
+    night.submit("A")
+    journal = night.system.store.orders["A"].journal
+    del journal[0]
+    assert (told(night).rows_removed, told(night).rows) == (1, journal[-1].seq)
+
+
+def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
+    requested(night)
+    seq = night.system.order("A").seq
+    night.play(night.system.hand(command(Verb.CANCEL.value, seq, order_id="A")))
+    story = told(night)
+    assert "because operator ann cancelled it" in story.story
+    assert story.undoing
+    assert story.waits.at is not None
+
+
+def test_json_has_the_members_of_an_exported_order_and_what_it_waits_for(night: Night) -> None:
+    night.fail("A", DECLINED)
+    (record,) = night.sas("show", "A", "--json").json
+    system = night.system
+    exported = record_of(system.order("A"), system.journal("A"), content=False)
+    assert record.keys() - exported.keys() == {"Story", "Waits", "Acts"}
+    assert to_line({name: record[name] for name in exported}) == to_line(exported)
+    assert record["Waits"]["Awaited"] == "You."
+    assert record["Waits"]["LastError"]["Message"] == "the card was declined"
+
+
+# -- Lists ------------------------------------------------------------------------------------
+
+
+def test_orders_that_failed_alike_are_one_group_and_the_rest_is_counted(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.fail("B", DECLINED)
+    night.fail("C", RefusedError("no-stock", "sold out"), agent="stock")
+    night.submit("done")
+    requested(night, "under-way")
+    order_list = listed(night)
+    assert [row.order_id for row in order_list.rows] == ["A", "B", "C"]
+    assert [(group.fingerprint, group.count) for group in order_list.groups] == [
+        ("pay/card-declined", 2),
+        ("reserve/no-stock", 1),
+    ]
+    assert (order_list.beside.under_way, order_list.beside.finished_lately) == (1, 1)
+    assert (order_list.beside.in_error, order_list.is_cut) == (None, False)
+    row = order_list.rows[0]
+    assert (row.step, row.why) == ("pay", "card-declined: the card was declined")
+    assert row.seq == night.system.order("A").seq
+
+
+def test_a_list_of_every_state_begins_with_the_orders_in_error(night: Night) -> None:
+    night.submit("done")
+    night.fail("A", DECLINED)
+    requested(night, "under-way")
+    order_list = listed(night, "all")
+    assert [row.order_id for row in order_list.rows] == ["A", "under-way", "done"]
+    assert [row.order_id for row in listed(night, "all", limit=2).rows] == ["A", "under-way"]
+    assert order_list.beside == orders.Beside()
+    assert listed(night, "all", workflow="chain").rows[0].order_id == "under-way"
+
+
+def test_an_order_under_way_is_listed_with_what_each_open_step_waits_for(night: Night) -> None:
+    requested(night)
+    submitted(night, "B")
+    rows = {row.order_id: row for row in listed(night, "running").rows}
+    assert rows["A"].why == "The agent of reserve: the call is out, request 1."
+    assert (rows["B"].step, rows["B"].why) == ("reserve", "A scheduler, to claim reserve.")
+    assert rows["B"].until == night.system.order("B").complete_by
+
+
+def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
+    night.fail("A", DECLINED)
+    assert night.sas("undo", "A", "--yes", "--reason", "the customer asked").code == 0
+    night.system.agents["payment"].then(DECLINED)
+    night.submit("C", workflow="chain")
+    assert told(night).undone_because == "operator ann: the customer asked"
+    rows = {row.order_id: row.undone_because for row in listed(night, "compensated").rows}
+    assert rows == {
+        "A": "operator ann: the customer asked",
+        "C": "pay failed: card-declined: the card was declined",
+    }
+
+
+def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night: Night) -> None:
+    assert listed(night, workflow="cahin").rows == ()
+    night.play(night.system.store.write_shared(value_name("order-with-care", 1), "x", None))
+    with pytest.raises(NotPossibleError, match="ever ran here: known are order-with-care"):
+        listed(night, workflow="cahin")
+
+
+def test_the_active_incidents_are_beside_each_list_those_that_need_you_first(night: Night) -> None:
+    store, now = night.system.store, night.system.clock.now()
+    for kind, text, lasts_s in (
+        (AlertKind.BREAKER_OPEN, "The service is away. Check.", 60),
+        (AlertKind.UNREADABLE, "No key decodes it.", -86_400),  # over
+        (AlertKind.AGENT_FAILING, "Agent cards fails. Deploy.", 60),
+    ):
+        until = now + timedelta(seconds=lasts_s)
+        incident = Incident(kind=kind, scope="agent", text=text, since=now, until=until)
+        active = rules.seen(None, rules.Sightings(incident, 1, ("O-1",)), now)
+        night.play(active_incidents(store).write(name_of(kind, "agent"), active, None))
+    headlines = ("agent cards fails", "the service is away")
+    assert listed(night).beside.incidents == listed(night, "finished").beside.incidents == headlines
+
+
+def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Night) -> None:
+    for order_id in ("bad-1", "bad-2"):
+        submitted(night, order_id, workflow="nosuch")
+        night.later(1)
+    rows = listed(night, "rejected", since=NOW - timedelta(days=3650)).rows
+    assert [row.order_id for row in rows] == ["bad-2", "bad-1"]
+    assert rows[0].why.startswith("unknown-workflow: ")
+    assert rows[0].message_id is not None
+    night.forbidden = {"orders-rejected"}
+    assert "you need the role Azure Service Bus" in listed(night, "rejected").problem
+    assert "no Service Bus namespace" in listed(night, "rejected", bus=False).problem
+
+
+@pytest.mark.parametrize(
+    "queue", ["responses-shop", "agent-payment", "agent-replies-urgent", "callbacks", "scheduler"]
+)
+def test_another_message_that_could_not_be_used_is_no_rejected_order(
+    night: Night, queue: str
+) -> None:
+    rejection = Rejection(
+        body=b"{}",
+        reason="undeliverable",
+        description="nobody takes it",
+        source_queue=queue,
+        message_id="m",
+        order_id="purged",
+    )
+    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
+    night.put("orders-rejected", encode(part))
+    assert listed(night, "rejected").rows == ()
+    with pytest.raises(NotPossibleError, match="there is no order 'purged' here"):
+        queued(night, "purged")
+
+
+def test_an_order_that_is_stored_is_not_listed_as_rejected(night: Night) -> None:
+    submitted(night, "A", workflow="nosuch")
+    night.later(1)
+    night.submit("A")
+    night.play(night.system.submit(order("A", workflow="chain"), "m-taken"))
+    assert night.system.state("A") == "Processed"
+    assert listed(night, "rejected").rows == ()
