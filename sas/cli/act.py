@@ -8,7 +8,6 @@ possible, because the order may have changed.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import sys
 from collections import Counter
@@ -29,7 +28,6 @@ from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, WaitingCall
 from sas.operate.errors import UsageError
 from sas.operate.finding import OrderQuery
 
-OPERATOR_SETTING = "SAS_OPERATOR"
 COMMAND_WAIT_S = 30.0
 LINES_MAX = 20
 """Of many orders, so many are named. A dry run names all."""
@@ -134,9 +132,9 @@ def resubmit(
     """Run the failed steps (or failed undos) of an order in Error again, and wait for their end.
 
     \b
-    sas resubmit 10248
-    sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'
-    sas resubmit --state error --fingerprint charge-card/timed-out
+      sas resubmit 10248
+      sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'
+      sas resubmit --state error --fingerprint charge-card/timed-out
 
     The service gets the same idempotency key, so it does nothing twice. With --input the step gets
     a new key, and its earlier calls are undone first. Ends with 1 if a step fails again.
@@ -167,7 +165,7 @@ def skip(
     callback.
 
     \b
-    sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
+      sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 
     --input is the result that later steps read; without it they see null. A failed undo counts as
     undone.
@@ -185,8 +183,8 @@ def undo(
     """Undo an order: every step that began, the last one first. There is no way back.
 
     \b
-    sas undo 10248
-    sas undo --state running --workflow order
+      sas undo 10248
+      sas undo --state running --workflow order
 
     An order under way starts no new step, and its running calls end or expire first. It never waits
     for a person's callback. --now does not wait for the calls either. An order under way is undone
@@ -227,9 +225,9 @@ def callback(
     """Show the address of the callback that a step waits for, or end its wait by hand.
 
     \b
-    sas callback 10248
-    sas callback 10248 --answer '{"amount": 80}'
-    sas callback 10248 --step approve --refuse too-expensive --text "at most 50 a day"
+      sas callback 10248
+      sas callback 10248 --answer '{"amount": 80}'
+      sas callback 10248 --step approve --refuse too-expensive --text "at most 50 a day"
 
     The address allows to end this one step, so treat it as a secret. To make it, the command needs
     SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them; of an app that runs here it takes
@@ -282,25 +280,6 @@ def _show_callback(callback: WaitingCallback) -> None:
 # -- What is wanted ---------------------------------------------------------------------------
 
 
-def name_of(by: str | None) -> str:
-    """Return the name of the operator, as the journal keeps it.
-
-    Raises:
-        UsageError: there is no name, or the journal does not take it.
-    """
-    name = by or os.environ.get(OPERATOR_SETTING) or _user()
-    return commands.check_name(name, "--by" if by else OPERATOR_SETTING)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        raise UsageError(
-            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
-        ) from None
-
-
 def read_text(text: str) -> bytes:
     """Return the text of an argument: itself, of a file (@FILE), or of stdin (-).
 
@@ -334,7 +313,7 @@ def _intent(
         text = commands.checked_input(read_text(content), name, codec)
     return Intent(
         verb=verb,
-        by=name_of(chosen.by),
+        by=options.operator(chosen.by),
         step=step,
         input=text,
         reason=commands.check_reason(chosen.reason, "--reason"),
@@ -402,29 +381,10 @@ def _change(order_id: str | None, intent: Intent, chosen: ActOptions) -> None:
             return 0
         if not chosen.yes and not screen.confirmed(action):
             return 1
-        run = await _carry_out(plan, system, chosen.wait)
+        run = await carry_out(plan, system, chosen.wait)
         return _tell(run, waited=chosen.wait > 0, is_one=query is None, as_json=chosen.as_json)
 
     system.run(work)
-
-
-async def acknowledge(system: System, order_ids: Sequence[str], intent: Intent) -> int:
-    """Note in the journal of orders in Error that an operator has seen them; print the results.
-
-    Return the exit code. ``intent`` has the name and the reason; its verb is ACKNOWLEDGE.
-
-    Raises:
-        NotPossibleError: the only order does not exist, or is not in Error.
-    """
-    store = await system.store()
-    if len(order_ids) == 1:
-        plan = await commands.plan_one(store, order_ids[0], intent)
-    else:
-        plan = ActPlan(intent=intent)
-        for order in await finding.load_all(store, order_ids):
-            plan.add(order)
-    run = await _carry_out(plan, system, COMMAND_WAIT_S)
-    return _tell(run, waited=True, is_one=len(order_ids) == 1)
 
 
 def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
@@ -457,9 +417,14 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
         )
 
 
-async def _carry_out(plan: ActPlan, system: System, wait_s: float) -> ActRun:
+async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_S) -> ActRun:
+    """Send the commands of a plan, and follow their results with a bar. Interrupted, say how far.
+
+    Raises:
+        ServiceUnavailableError: the bus did not take them all.
+    """
     run = ActRun(plan, await system.store(), system.queues)
-    total, text = len(plan.acts), f"{plan.intent.verb.value} of orders"
+    total, text = len(plan.commands), f"{plan.intent.verb.value} of orders"
     done = 0
 
     def tell(count: int) -> None:

@@ -11,7 +11,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from sas.cli import act, application, output
+from sas.cli import application, options, output
 from sas.cli import arguments as args
 from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
@@ -57,7 +57,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     # Slow to import, and not needed for other verbs.
     from sas.desk.server import Office, serving  # noqa: PLC0415
 
-    by, storage = act.name_of(arguments.by), args.read_storage(os.environ)
+    by, storage = options.operator(arguments.by), args.read_storage(os.environ)
     definitions = application.workflows_if_any(arguments.app)
     endpoint, queues = args.read_bus(os.environ), read_queues(os.environ)
     codec = read_payload_codec(os.environ)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from sas.cli import act, application, output
+from sas.cli import application, options, output
 from sas.cli import arguments as args
 from sas.cli.arguments import Subcommand
 from sas.codec.record import to_line
@@ -98,7 +98,7 @@ async def _settings(arguments: argparse.Namespace) -> list[CheckResult]:
         "setting of the table": table,
         "setting of Service Bus": bus,
         "names of the queues": queues,
-        "your name in the journal": lambda: act.name_of(arguments.by),
+        "your name in the journal": lambda: options.operator(arguments.by),
     }
     return [_read(check, reader) for check, reader in readers.items()]
 

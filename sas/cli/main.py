@@ -22,10 +22,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_group
 
 from sas.cli import act, messages, orders, project, screen, sim, workflows
 from sas.config import SettingError
-from sas.distribution import lacking, version
+from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 ORDERS, REPAIR, SYSTEM, DEVELOPMENT = "Orders", "Repair", "System", "Development"
@@ -112,12 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingError as error:
         screen.complain(f"sas: {error}")
         code = USAGE
-    except ImportError as error:
-        explanation = lacking(error, arguments[0] if arguments[0] in {"desk", "sim"} else "cli")
-        if explanation is error:
-            raise
-        screen.complain(f"sas: {explanation}")
-        code = USAGE
     except KeyboardInterrupt:
         code = screen.INTERRUPTED
     except BrokenPipeError:
@@ -135,6 +130,12 @@ def _explain(error: TyperException) -> None:
     command = context.command_path if context else "sas"
     text = error.format_message()
     screen.complain(f"sas: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help")
+
+
+def verbs() -> list[str]:
+    """Return the names of the verbs that the help shows."""
+    commands = get_group(app).commands
+    return [name for name, command in commands.items() if not command.hidden]
 
 
 def _print_version(is_asked: bool) -> None:  # Typer gives it so
@@ -182,13 +183,13 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
-for _verb in (act.resubmit, act.skip, act.undo, act.callback):
-    _add(_verb.__name__, REPAIR, _verb)
-
-
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
+_add("resubmit", REPAIR, act.resubmit)
+_add("skip", REPAIR, act.skip)
+_add("undo", REPAIR, act.undo)
+_add("callback", REPAIR, act.callback)
 
 
 # BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.

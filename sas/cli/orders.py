@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TextIO
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import act, application, options, screen
 from sas.cli.screen import phrase, time_of
 from sas.cli.system import System, run
 from sas.codec.payloads import decode_order
@@ -24,7 +24,7 @@ from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, orders
-from sas.operate.commands import Intent, OrderCommand
+from sas.operate.commands import ActPlan, Intent, OrderCommand
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
@@ -34,8 +34,6 @@ from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
-WAIT_S = 30.0
-"""How long to wait for the journal to show a command."""
 
 # -- sas list ---------------------------------------------------------------------------------
 
@@ -220,19 +218,15 @@ async def _acknowledge(system: System, rows: Sequence[OrderRow], operator: str) 
     """Note that an operator has seen that these orders are in Error; return the exit code."""
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
     order_commands = [
-        OrderCommand(order_id=row.order_id, seq=row.seq, urgent=row.urgent)
+        OrderCommand(order_id=row.order_id, verb=intent.verb, seq=row.seq, urgent=row.urgent)
         for row in rows
         if row.acknowledged_by is None
     ]
-    bus = await system.bus()
-    for batch in commands.batches(order_commands):
-        await commands.send(bus, batch, intent, system.queues, total=len(order_commands))
-    results = await commands.wait(await system.store(), order_commands, system.queues, WAIT_S)
-    problems = [result for result in results if not result.carried_out]
+    run = await act.carry_out(ActPlan(intent=intent, commands=order_commands), system)
+    problems = [result for result in run.results if result.problem]
     for result in problems:
-        reason = commands.why_not_done(result, WAIT_S)
-        screen.complain(f"sas: order {result.command.order_id}: {reason}")
-    number = screen.count(len(results) - len(problems), "order")
+        screen.complain(f"sas: order {result.order_id}: {result.problem}")
+    number = screen.count(run.sent - len(problems), "order")
     screen.complain(f"{operator} has seen {number} in Error: it is in the journal")
     return 1 if problems else 0
 

@@ -297,6 +297,7 @@ def confirmed(action: str) -> bool:
         if _answer().strip().lower() in {"y", "yes"}:
             return True
     except KeyboardInterrupt:
+        print(file=sys.stderr)  # noqa: T201  # after the ^C of the terminal
         complain("nothing was sent")
         raise
     complain("nothing was sent")

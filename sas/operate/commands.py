@@ -122,8 +122,8 @@ class ActResult(Record, frozen=True, kw_only=True):
 class OrderCommand:
     """One command for one order.
 
-    ``verb`` is that of its ``ActOutlook``. ``seq`` is the seq of the order when the operator saw it. If it
-    is None, the command is carried out at any seq; the scheduler allows this for a cancel only.
+    ``verb`` is the scheduler's word. ``seq`` is the seq of the order when the operator saw it. If
+    it is None, the command is carried out at any seq; the scheduler allows this for a cancel only.
     ``reruns`` has the numbers of the steps that it runs again.
     """
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 
-from sas.cli.main import build_parser, main
+from sas.cli.main import app, main
 from sas.cli.project import page_of, pages
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +46,8 @@ def test_every_page_that_a_text_of_the_wheel_names_is_in_the_wheel() -> None:
 
 
 def test_the_helps_name_pages_that_there_are() -> None:
-    parser = build_parser()
-    (verbs,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    helps = [each.format_help() for each in (parser, *verbs.choices.values())]
+    group = get_group(app)
+    helps = [each.help or "" for each in (group, *group.commands.values())]
     names = {name for text in helps for name in names_in(text)}
     assert "operating" in names
     assert [name for name in names if page_of(name) is None] == []
