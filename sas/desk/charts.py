@@ -52,7 +52,7 @@ def of(picture: Picture) -> tuple[Chart, Chart]:
     """Return the charts of the last hour: orders per minute, and time to completion."""
     first = picture.at.replace(second=0, microsecond=0) - timedelta(minutes=MINUTES - 1)
     newest_first = takewhile(
-        lambda row: row.since is None or row.since >= first, reversed(picture.finished.values())
+        lambda row: row.since is None or row.since >= first, reversed([*picture.finished.values()])
     )
     ended: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS.values()}
     durations: dict[int, list[float]] = defaultdict(list)

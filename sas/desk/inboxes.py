@@ -24,6 +24,9 @@ from sas.ports import MessageBus, StateStore
 PEEK_EVERY_S = 15.0
 
 
+_NOTHING = MessageList(rows=(), groups=(), over=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
     """The messages of one kind, as ``list`` has them; they were read at ``read_at``."""
@@ -31,7 +34,7 @@ class Inbox:
     name: str
     title: str
     about: str
-    list: MessageList = MessageList(rows=(), groups=(), over=0)
+    list: MessageList = _NOTHING
     read_at: datetime | None = None
 
     @property

@@ -438,9 +438,8 @@ class Desk:
         @web.middleware
         async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if request.method != "GET" or request.path == "/live":
-                    return await handler(request)
-                async with asyncio.timeout(ANSWER_S):
+                is_page = request.method == "GET" and request.path != "/live"
+                async with asyncio.timeout(ANSWER_S if is_page else None):
                     return await handler(request)
             except TimeoutError:
                 return self._problem(503, f"the state store has not answered for {ANSWER_S} s")
