@@ -32,8 +32,9 @@ from msgspec import structs
 from sas.domain.change import StepDue
 from sas.domain.order import OrderState
 from sas.operate import finding
+from sas.operate.messages import QueueCount
 from sas.operate.orders import FailedAlike, OrderRow, groups_of, row_of, row_of_summary
-from sas.operate.status import QueueStatus, SystemStatus, system_status
+from sas.operate.status import SystemStatus, system_status, with_queues
 from sas.ports import StateStore, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -84,7 +85,7 @@ class Watch:
         self._store = store
         self._now = now
         self.picture = Picture(at=now())
-        self.queues: Sequence[QueueStatus] = ()
+        self.queues: Sequence[QueueCount] = ()
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._finished: dict[str, OrderRow] = {}
@@ -130,7 +131,7 @@ class Watch:
     async def _look(self) -> None:
         now = self._now()
         status, dues, in_error = await asyncio.gather(
-            system_status(self._store, now, self.queues),
+            system_status(self._store, now),
             finding.due_rows(self._store),
             self._read_in_error(),
         )
@@ -140,7 +141,7 @@ class Watch:
             times.pop(row.order_id, None)
         picture = Picture(
             at=now,
-            status=status,
+            status=with_queues(status, self.queues),
             in_error=in_error,
             groups=groups_of(in_error),
             under_way=[
