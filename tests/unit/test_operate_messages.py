@@ -52,7 +52,8 @@ def paths(*places: str) -> list[str]:
 def listed(night: Night, *places: str, **options: Any) -> MessageList:
     async def look() -> MessageList:
         store = options.pop("store", night.system.store)
-        return await messages.list_messages(night, store, QUEUES, paths=paths(*places), **options)
+        contents = await messages.read_some(night, paths(*places))
+        return await messages.joined(store, contents, QUEUES, **options)
 
     return asyncio.run(look())
 
@@ -92,7 +93,7 @@ def stays(plan: MovePlan) -> dict[str, str]:
 
 def removed(plan: MovePlan) -> list[str]:
     assert all(move.move.message is None for move in plan.moves)
-    return [move.peeked.message_id for move in plan.moves]
+    return [move.letter.peeked.message_id for move in plan.moves]
 
 
 def dead(night: Night, queue: str, body: bytes, message_id: str, **members: Any) -> None:
@@ -223,8 +224,9 @@ def test_the_counts_have_waiting_scheduled_and_dead_messages_and_the_oldest(nigh
     night.put("scheduler", b"{}", is_scheduled=True, properties=past)
     night.put("scheduler" + DEAD, b"{}")
     night.forbidden = {"orders"}
-    counts = asyncio.run(messages.count_queues(night, ["scheduler", "orders", "callbacks"]))
-    scheduler, orders, callbacks = counts
+    names = ["scheduler", "orders", "callbacks"]
+    contents = asyncio.run(messages.read_some(night, messages.with_subqueues(names)))
+    scheduler, orders, callbacks = messages.counts_of(names, contents)
     assert (scheduler.waiting, scheduler.scheduled, scheduler.dead_lettered) == (2, 1, 1)
     assert scheduler.oldest is not None
     assert key_time(scheduler.oldest) == past[FIRST_AT]
@@ -476,7 +478,7 @@ def test_a_rejected_message_goes_back_to_where_it_was_refused_with_its_body(nigh
     assert first.correlation_id == "c-1"
     assert (event.queue, event.body, event.content_type) == (RESPONSES, b"{}", CLOUDEVENTS_TYPE)
     assert first.message_id != event.message_id
-    assert plan.rows(QUEUES)[0] == MoveRow(
+    assert plan.moves[0].row(QUEUES) == MoveRow(
         message_id="rejected/0/1", order_id="A-1", place=REJECTED, to="orders"
     )
 
@@ -507,7 +509,7 @@ def test_an_order_that_was_given_up_is_a_new_submission_the_same_at_each_try(nig
     plan = resend(night)
     (message,) = new_messages(plan)
     assert new_messages(resend(night)) == [message]
-    assert plan.rows(QUEUES)[0].resubmits
+    assert plan.moves[0].row(QUEUES).resubmits
     assert json.loads(message.body)["submission_id"] == message.message_id
     assert b'"order":{"b":1.50,"a":2}' in message.body
 
