@@ -273,6 +273,11 @@ def list_of(
     return MessageList(rows=tuple(rows), groups=groups, over=over)
 
 
+async def count_queues(bus: MessageBus, names: Sequence[str]) -> list[QueueCount]:
+    """Return what lies in each queue and in its subqueue."""
+    return counts_of(names, await read(bus, with_subqueues(names)))
+
+
 def with_subqueues(names: Iterable[str]) -> list[str]:
     """Return each of these queues, and its dead-letter subqueue."""
     return [path for name in names for path in (name, name + DEAD_LETTER_SUBQUEUE)]
