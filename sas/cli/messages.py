@@ -358,13 +358,16 @@ def _show_groups(answer: MessageList) -> None:
         screen.table(
             ("Last", "Alert", "Count", "About"),
             [
-                (time_of(group.last), group.kind, _number(group.count), _about(group))
+                (
+                    time_of(group.newest.since),
+                    group.newest.kind,
+                    _number(group.count),
+                    _about(group),
+                )
                 for group in groups
             ],
             folds="About",
-            below=[
-                (group.cause, *filter(None, (group.worked,)), _commands(group)) for group in groups
-            ],
+            below=[_below_group(group) for group in groups],
         )
     total = sum(group.count for group in groups)
     causes = f" of {count(len(groups), 'cause')}" if len(groups) < total else ""
@@ -374,16 +377,17 @@ def _show_groups(answer: MessageList) -> None:
 
 
 def _about(group: AlertGroup) -> str:
-    if group.scope:
-        return group.scope
     more = group.orders - len(group.order_ids)
-    return ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
+    orders = ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
+    return group.newest.scope or orders
 
 
-def _commands(group: AlertGroup) -> str:
-    removal = f"`sas messages remove {shlex.quote(group.message_id)}`"
+def _below_group(group: AlertGroup) -> list[str]:
+    row = group.newest
     since = f"first {time_of(group.first)}; " if group.count > 1 else ""
-    return f"{since}`{group.command}`, then {removal}" if group.command else since + removal
+    command = f"`{row.command}`, then " if row.command else ""
+    removal = f"`sas messages remove {shlex.quote(row.message_id)}`"
+    return [*filter(None, (row.cause, row.worked)), f"{since}{command}{removal}"]
 
 
 def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:

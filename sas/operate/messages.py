@@ -91,7 +91,6 @@ class MessageRow(Record, frozen=True, kw_only=True):
     attempts: int | None = None
     fingerprint: str | None = None
     scope: str | None = None
-    cleared: str | None = None
     over: str = ""
     fate: str | None = None
     effect: str = ""
@@ -110,27 +109,18 @@ class MessageRow(Record, frozen=True, kw_only=True):
 
 
 class AlertGroup(Record, frozen=True, kw_only=True):
-    """Alerts of one cause. ``message_id``, ``cause`` and ``command`` are those of the newest.
+    """Alerts of one cause, the newest of them whole.
 
-    ``count`` leaves out alerts that are over: ``repaired`` counts those. ``order_ids`` has some of
-    the orders.
+    ``count`` leaves out alerts that are over: ``repaired`` counts those. ``first`` is since when
+    the oldest waits. ``orders`` counts their orders, and ``order_ids`` has some of them.
     """
 
-    kind: str
-    cause: str
-    message_id: str
+    newest: MessageRow
     count: int
     repaired: int
     first: datetime
-    last: datetime
-    order_ids: tuple[str, ...]
     orders: int
-    workflow: str | None
-    step: str | None
-    agent: str | None
-    scope: str | None
-    worked: str
-    command: str
+    order_ids: tuple[str, ...]
 
 
 class MessageList(Record, frozen=True, kw_only=True):
@@ -346,7 +336,6 @@ def row_of(
             attempts=alert.attempts,
             fingerprint=_fingerprint(alert),
             scope=alert.scope,
-            cleared=alert.cleared,
             over=_why_over(alert, order, ended),
             todo="",
             command=alert.command or "",
@@ -456,24 +445,14 @@ def groups_of(rows: Iterable[MessageRow]) -> tuple[tuple[AlertGroup, ...], int]:
 
 
 def _group(members: Sequence[MessageRow], repaired: int) -> AlertGroup:
-    newest = max(members, key=lambda row: row.since)
     order_ids = list(dict.fromkeys(row.order_id for row in members if row.order_id))
     return AlertGroup(
-        kind=newest.kind,
-        cause=newest.cause,
-        message_id=newest.message_id,
+        newest=max(members, key=lambda row: row.since),
         count=len(members),
         repaired=repaired,
         first=min(row.since for row in members),
-        last=newest.since,
-        order_ids=tuple(order_ids[:EXAMPLES_MAX]),
         orders=len(order_ids),
-        workflow=newest.workflow,
-        step=newest.step,
-        agent=newest.agent,
-        scope=newest.scope,
-        worked=newest.worked,
-        command=newest.command,
+        order_ids=tuple(order_ids[:EXAMPLES_MAX]),
     )
 
 

@@ -133,14 +133,15 @@ def test_alerts_of_one_cause_are_one_alert_with_a_count(night: Night) -> None:
     night.fail("D", RefusedError("fraud", "it looks like fraud"))
     answer = listed(night, "alerts")
     fraud, declined = answer.groups
-    assert (declined.kind, declined.step, declined.worked) == (
+    newest = declined.newest
+    assert (newest.kind, newest.step, newest.worked) == (
         "step-failed",
         "pay",
         "agent payment, 1 attempt",
     )
     assert (declined.count, declined.orders, declined.order_ids) == (3, 3, ("C", "B", "A"))
-    assert (declined.command, declined.message_id) == ("sas show C", answer.rows[1].message_id)
-    assert declined.last - declined.first == timedelta(seconds=2)
+    assert (newest.command, newest.message_id) == ("sas show C", answer.rows[1].message_id)
+    assert newest.since - declined.first == timedelta(seconds=2)
     assert (fraud.count, fraud.order_ids, answer.over) == (1, ("D",), 0)
 
 
@@ -192,11 +193,11 @@ def test_the_alerts_of_an_incident_are_over_when_it_is_cleared(night: Night) -> 
     night.later(60)
     alert(night, "end", scope="payment", kind="cleared", cleared="breaker-open")
     answer = listed(night, "alerts")
-    assert ([group.scope for group in answer.groups], answer.over) == (["stock"], 3)
+    assert ([group.newest.scope for group in answer.groups], answer.over) == (["stock"], 3)
     night.later(60)
     alert(night, "new", scope="payment", kind="breaker-open")
     first = listed(night, "alerts").groups[0]
-    assert (first.scope, first.count, first.message_id) == ("payment", 1, "new")
+    assert (first.newest.scope, first.count, first.newest.message_id) == ("payment", 1, "new")
 
 
 def test_alerts_are_shown_where_the_table_cannot_be_read(
