@@ -68,7 +68,7 @@ class MoveResult(Record, frozen=True, kw_only=True):
 
 @room.callback(invoke_without_command=True)
 def overview(context: typer.Context, *, app: App = None, json: Json = False) -> None:
-    """Show what lies in the system's queues, and the alerts that need you.
+    """Show what lies in queues, and the alerts that need you.
 
     \b
       sas messages                    how many messages, in which queue
