@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import datetime
 from itertools import chain
 from typing import Annotated
@@ -170,11 +170,13 @@ def show(
         if not rows:
             _complain(answer.problems)
             raise NotPossibleError(f"there is no {name} among the first {READ_MAX:,} messages")
-        for row in rows:
+        for number, row in enumerate(rows):
             if json:
                 _say(row)
-            else:
-                _show_row(row, answer.rows)
+                continue
+            if number:
+                screen.say("")
+            _show_row(row, answer.rows)
         return 0
 
     run(work)
@@ -214,9 +216,10 @@ def resend(  # noqa: PLR0913  one for each option
     async def work(system: System) -> int:
         places = [place] if place else [REJECTED, DEAD_LETTERS]
         contents, store = await _read(system, _paths(system, places, app))
-        plan = await plan_resend(
-            store, contents.letters, system.queues, names=names or None, to=to, force=force
-        )
+        with _naming(contents.problems):
+            plan = await plan_resend(
+                store, contents.letters, system.queues, names=names or None, to=to, force=force
+            )
         asks = len(plan.moves) > ASK_ABOVE and not yes
         code = await _carry_out(system, plan, dry_run=dry_run, asks=asks, json=json)
         return code or (_complain(contents.problems.values()) if every else 0)
@@ -255,7 +258,8 @@ def remove(
     async def work(system: System) -> int:
         places = [ALERTS] if repaired else [place] if place else PLACES
         contents, store = await _read(system, _paths(system, places, app))
-        plan = await plan_removal(store, contents.letters, system.queues, names or None)
+        with _naming(contents.problems):
+            plan = await plan_removal(store, contents.letters, system.queues, names or None)
         return await _carry_out(system, plan, dry_run=dry_run, asks=not yes, json=json)
 
     run(work)
@@ -303,6 +307,16 @@ def _complain(problems: Iterable[str]) -> int:
     for problem in lines:
         screen.complain(f"sas: {problem}")
     return 1 if lines else 0
+
+
+@contextmanager
+def _naming(problems: Mapping[str, str]) -> Iterator[None]:
+    """If a message is not there, say also which queues could not be read."""
+    try:
+        yield
+    except NotPossibleError:
+        _complain(problems.values())
+        raise
 
 
 async def _follow(look: Callable[[], Awaitable[MessageList]], limit: int, *, json: bool) -> int:

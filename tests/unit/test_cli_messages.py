@@ -102,6 +102,10 @@ def test_rejected_messages_and_dead_letters_are_listed_and_shown(night: Night) -
     assert "reply_queue" not in shown
     assert ORDER.decode() in night.sas("messages", "show", "A-1", "--content").out
     night.sas("messages", "show", "gone").refused(1, "there is no gone among the first 1,000")
+    night.forbidden = {"scheduler/$DeadLetterQueue"}
+    for verb in ("show", "resend", "remove"):
+        result = night.sas("messages", verb, "gone")
+        assert "queue scheduler/$DeadLetterQueue: to read it you need" in result.err
 
 
 def test_a_message_is_sent_again_and_a_dry_run_sends_nothing(night: Night) -> None:
