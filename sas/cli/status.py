@@ -21,6 +21,7 @@ from sas.operate.checks import Check
 from sas.operate.errors import CommandError, UsageError
 from sas.operate.messages import QueueCount
 from sas.operate.status import (
+    ENDED_MAX,
     CircuitStatus,
     Problem,
     SystemStatus,
@@ -197,7 +198,10 @@ def _under_way(answer: SystemStatus) -> str:
 
 
 def _ended(answer: SystemStatus) -> str:
-    return ", ".join(f"{count:,} {state}" for state, count in answer.ended.items()) or "none"
+    """Return how many orders ended in the last hour; if not all were counted, of the first ones."""
+    counts = ", ".join(f"{count:,} {state}" for state, count in answer.ended.items())
+    is_cut = sum(answer.ended.values()) >= ENDED_MAX
+    return f"more than {counts}" if is_cut else counts or "none"
 
 
 def _circuits(answer: SystemStatus) -> Iterator[tuple[str, str]]:

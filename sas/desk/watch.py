@@ -54,8 +54,6 @@ FRESH_FOR_S = 30.0
 """A loaded order of which no row may tell a change is loaded again after this time, in seconds."""
 FINISHED_MAX = 200_000
 """Most finished orders in memory. The oldest are dropped."""
-READ_SIZE = 1000
-"""Index rows read at once."""
 LATE = timedelta(minutes=1)
 """The index row of an order may become visible so long after the order finished."""
 _PAST = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
@@ -192,7 +190,7 @@ class Watch:
     async def _read_in_error(self) -> list[Row]:
         # 1. In Error.
         summaries: dict[str, Summary] = {}
-        async for batch in finding.summaries(self._store, in_error=True, size=READ_SIZE):
+        async for batch in finding.summaries(self._store, in_error=True):
             summaries.update((summary.order_id, summary) for summary in batch)
         revisions = {order_id: summary.at for order_id, summary in summaries.items()}
         loaded = await self._load(revisions, fresh_for_s=FRESH_FOR_S)
@@ -300,9 +298,7 @@ class Watch:
 
     async def _finished_between(self, since: datetime, until: datetime | None) -> dict[str, Row]:
         rows: dict[str, Row] = {}
-        async for batch in finding.summaries(
-            self._store, in_error=False, since=since, until=until, size=READ_SIZE
-        ):
+        async for batch in finding.summaries(self._store, in_error=False, since=since, until=until):
             rows.update((summary.order_id, _row_of_summary(summary)) for summary in batch)
             if until is not None and len(rows) > FINISHED_MAX:
                 break

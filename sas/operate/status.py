@@ -1,7 +1,7 @@
 """The state of the system, and what is wrong with it: one record for the terminal and the desk.
 
-1. **Orders** are counted by their index rows and due rows. Of each group that failed alike, only
-   the first order is loaded, for its error.
+1. **Orders** are counted by their index rows and due rows. None is loaded, unless an older version
+   wrote its index row.
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
    and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
    A step that is late is explained by the incident that no scheduler claims steps.
@@ -28,13 +28,13 @@ from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
 from sas.operate.messages import QueueCount, count_queues
-from sas.operate.orders import LATELY, FailedAlike, failed_alike
+from sas.operate.orders import IN_ERROR_MAX, LATELY, FailedAlike, groups_of, rows_in_error
 from sas.operate.record import Record
 from sas.operate.why import LATE_AFTER
 from sas.ports import MessageBus, StateStore
 
-COUNTED_MAX = 100_000
-"""Most index rows of one kind that are counted."""
+ENDED_MAX = 2000
+"""Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
 """Queues that are looked into at the same time, each together with its dead-letter subqueue."""
 QUEUES_S = 5.0
@@ -100,8 +100,9 @@ class Problem(Record, frozen=True):
 class SystemStatus(Record, frozen=True):
     """The state of the system at one moment.
 
-    ``ended`` counts the orders that ended in the last hour, by state. ``oldest_due`` is the first
-    time at which the supervisor looks at a step; ``is_late``: it should have looked already.
+    ``ended`` counts the orders that ended in the last hour by state, at most ``ENDED_MAX``.
+    ``oldest_due`` is the first time at which the supervisor looks at a step; ``is_late``: it should
+    have looked already.
     """
 
     at: datetime
@@ -130,8 +131,8 @@ async def system_status(store: StateStore, now: datetime) -> SystemStatus:
         StoreUnavailableError: the table does not answer.
     """
     in_error, ended, dues, breakers_by_agent, incidents_by_name = await asyncio.gather(
-        store.attention(COUNTED_MAX),
-        store.finished(COUNTED_MAX, since=now - LATELY),
+        store.attention(IN_ERROR_MAX),
+        store.finished(ENDED_MAX, since=now - LATELY),
         finding.due_rows(store),
         breakers(store).all(),
         active_incidents(store).all(),
@@ -150,7 +151,7 @@ async def system_status(store: StateStore, now: datetime) -> SystemStatus:
         at=now,
         problems=(),
         in_error=len(in_error),
-        failures=tuple(await failed_alike(store, in_error, now)),
+        failures=tuple(groups_of(await rows_in_error(store, in_error, now))),
         under_way=len({due.order_id for due in steps} - failed_ids),
         ended=dict(Counter(summary.process_state.value for summary in ended)),
         oldest_due=oldest.at if oldest else None,
