@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit screens test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -73,6 +73,9 @@ test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger 
 
 test-unit: setup ## the unit tests alone, in half a minute
 	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
+
+screens: setup ## draw the golden screens of the command again (tests/unit/screens)
+	SAS_SCREENS=1 $(PY) -m pytest -q tests/unit/test_screens.py
 
 test-infra: setup ## names in Bicep against the code, queues, access, azd (CI runs bicep lint and checkov)
 	$(PY) -m pytest tests/infra

@@ -27,7 +27,7 @@ from devstack.azurite import Azurite
 from devstack.servicebus import Broker
 from samples.services.remote import RemoteServices
 from sas.bootstrap import bootstrap
-from sas.cli.main import VERBS
+from sas.cli.main import verbs
 from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
@@ -233,7 +233,7 @@ def main() -> None:
         "Python lines: `lab`, `tools`, `samples`": lines(files, "lab/", "tools/", "samples/"),
         "words of all pages": words(files),
         "settings": settings(),
-        "verbs": len(VERBS),
+        "verbs": len(verbs()),
         "exception classes of `sas`": exceptions(files),
         "glossary entries": glossary(),
         "decisions (ADR)": len(adrs),

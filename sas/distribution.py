@@ -18,6 +18,9 @@ _PACKAGES_OF_EXTRAS = (
     "cryptography",
     "jinja2",
     "opentelemetry",
+    "pytest",
+    "rich",
+    "typer",
 )
 
 

@@ -1,8 +1,25 @@
-"""``python -m sas.cli``."""
+"""``python -m sas.cli``, and the script ``sas``."""
 
 import sys
 
-from sas.cli.main import main
+from sas.distribution import lacking
+from sas.operate.errors import USAGE
+
+
+def start() -> int:
+    """Run the command; return its exit code. If a package is missing, say what to install."""
+    try:
+        from sas.cli.main import main  # noqa: PLC0415  # it imports Typer
+
+        return main()
+    except ImportError as error:
+        extra = {"desk": "desk", "sim": "testing"}.get(" ".join(sys.argv[1:2]), "cli")
+        explanation = lacking(error, extra)
+        if explanation is error:
+            raise
+        sys.stderr.write(f"sas: {explanation}\n")
+        return USAGE
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

@@ -1,492 +1,495 @@
-"""The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
+"""The verbs that repair orders: ``resubmit``, ``skip``, ``undo``, ``callback``.
 
-Each verb shows what it would do, asks, sends a command to the scheduler, and waits for the result
-(``sas.operate.commands``). When the command arrives, the scheduler checks again whether it is
+Each verb shows what it would do, asks, sends its commands to the scheduler, and follows the results
+(``sas.operate.commands``). When a command arrives, the scheduler checks again whether it is
 possible, because the order may have changed.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import getpass
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from sas.adapters.endpoints import Endpoint
-from sas.cli import arguments as args
-from sas.cli import output, selection
-from sas.cli.arguments import Work
-from sas.cli.output import one_line
-from sas.codec.record import to_line
-from sas.config import read_payload_codec, read_queues
+import typer
+
+from sas.cli import options, screen, system
+from sas.cli.system import System
+from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
-from sas.domain.order import Order
-from sas.domain.queues import Queues
+from sas.domain.order import Fault
 from sas.operate import commands, finding
-from sas.operate.commands import CommandResult, Intent, OrderCommand, outlook, refusal
-from sas.operate.errors import NotPossibleError, UsageError
+from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, WaitingCallback
+from sas.operate.errors import UsageError
 from sas.operate.finding import OrderQuery
-from sas.ports import StateStore
 
-OPERATOR_SETTING = "SAS_OPERATOR"
 COMMAND_WAIT_S = 30.0
-STATES_OF_MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
+LINES_MAX = 20
+"""Of many orders, so many are named. A dry run names all."""
+MANY = "Many orders at once"
+STATES = {Verb.UNDO: ("running", "error", "processed")}
 """The choices of ``--state`` by verb. All other verbs change only orders in Error."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """An order whose steps were run again. ``failure`` says which failed again; empty if none."""
-
-    order: Order
-    failure: str
+SomeOrderID = Annotated[
+    str | None,
+    typer.Argument(metavar="ORDER_ID", help="The order (or --state for many).", show_default=False),
+]
+StepName = Annotated[
+    str | None, typer.Option("--step", metavar="NAME", help="Only this step.", show_default=False)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandOptions:
-    """What the verb does, and how. ``wait_s`` None means: do not wait for the result."""
+class ActOptions:
+    """The options of every verb that changes orders. A wait of 0 s means: do not wait."""
 
-    intent: Intent
-    bus: Endpoint
-    queues: Queues
-    sure: bool
-    dry_run: bool
-    wait_s: float | None
-    as_json: bool = False
-
-
-# -- The command line -------------------------------------------------------------------------
-
-
-def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "order_id", metavar="ORDER_ID", nargs="?", help="the order (or --state for many)"
-    )
-    if verb in {Verb.RESUBMIT, Verb.SKIP}:
-        parser.add_argument("--step", metavar="NAME", help="only this failed step")
-        use = "what the step gets instead of the order" if verb is Verb.RESUBMIT else "its result"
-        parser.add_argument("--input", metavar="JSON", help=f"JSON, @FILE, or -: {use}")
-    group = parser.add_argument_group("many orders at once")
-    selection.add_arguments(group, STATES_OF_MANY.get(verb, ["error"]), default=None, limit=1000)
-    add_sending(parser)
-    args.add_json(parser, "one JSON object for each order instead of text")
+    seq: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Refuse if it has changed since.", show_default=False),
+    ] = None
+    by: options.By = None
+    reason: options.Reason = ""
+    yes: options.Yes = False
+    dry_run: options.DryRun = False
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, max=86_400, metavar="SECONDS", help="How long to wait for news (0: not at all)."
+        ),
+    ] = COMMAND_WAIT_S
+    as_json: options.Json = False
 
 
-def add_sending(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that every command has: what was seen, by whom, and how to send it."""
-    parser.add_argument(
-        "--seq",
-        type=int,
-        metavar="N",
-        help="refuse if the order has changed since this seq (default: its seq now)",
-    )
-    add_name(parser)
-    parser.add_argument(
-        "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
-    )
-    parser.add_argument("--yes", action="store_true", help="do not ask before sending")
-    parser.add_argument("--dry-run", action="store_true", help="only print what would happen")
-    parser.add_argument(
-        "--wait",
-        type=args.number("seconds", 0.001, 86_400),
-        default=COMMAND_WAIT_S,
-        metavar="SECONDS",
-        help="how long to wait for the journal to show the change, and then for the steps that "
-        f"run again (default: {COMMAND_WAIT_S:g})",
-    )
-    parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyOptions(ActOptions):
+    """The options of a verb that changes one order or many."""
 
-
-def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
-    if arguments.order_id is None and arguments.state is None:
-        raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
-    if arguments.order_id is not None and arguments.state is not None:
-        raise UsageError(
-            f"ORDER_ID {arguments.order_id!r} names one order, and --state {arguments.state} "
-            "chooses many: give one of the two"
-        )
-    query = selection.read(arguments)
-    if query is not None and arguments.seq is not None:
-        raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
-    if query is not None and verb is Verb.RESUBMIT and arguments.input is not None:
-        raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
-    options = read_options(arguments, _intent(arguments, verb))
-    if query is None:
-        return partial(change_one, options, arguments.order_id, arguments.seq)
-    return partial(_change_many, _for_fingerprint(options, query), query)
-
-
-def read_options(arguments: argparse.Namespace, intent: Intent) -> CommandOptions:
-    """Return what a verb does, and how, as the command line and the environment say.
-
-    Raises:
-        UsageError: the environment names no namespace, or one that cannot exist.
-    """
-    return CommandOptions(
-        intent=intent,
-        bus=args.read_bus(os.environ),
-        queues=read_queues(os.environ),
-        sure=arguments.yes or intent.verb is Verb.ACKNOWLEDGE,
-        dry_run=arguments.dry_run,
-        wait_s=None if arguments.no_wait else arguments.wait,
-        as_json=arguments.json,
-    )
-
-
-def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
-    by = name_of(arguments)
-    reason = commands.check_reason(arguments.reason, "--reason")
-    if verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return Intent(verb=verb, by=by, reason=reason)
-    text = read_input(arguments.input, "--input") if arguments.input is not None else None
-    return Intent(verb=verb, by=by, step=arguments.step, input=text, reason=reason)
-
-
-def add_name(parser: argparse.ArgumentParser) -> None:
-    """Add --by."""
-    parser.add_argument(
-        "--by",
-        metavar="NAME",
-        help=f"your name in the journal (default: {OPERATOR_SETTING}, or your user)",
-    )
-
-
-def name_of(arguments: argparse.Namespace) -> str:
-    """Return the name of the operator, as the journal keeps it.
-
-    Raises:
-        UsageError: there is no name, or the journal does not take it.
-    """
-    by = arguments.by or os.environ.get(OPERATOR_SETTING) or _user()
-    return commands.check_name(by, "--by" if arguments.by else OPERATOR_SETTING)
-
-
-def read_input(text: str, name: str) -> str:
-    """Return the JSON text of an argument ``name``: itself, of a file (@FILE), or of stdin (-).
-
-    Raises:
-        UsageError: it cannot be read, or ``commands.checked_input`` refuses it.
-    """
-    if text == "-":
-        body = sys.stdin.buffer.read()
-    elif text.startswith("@"):
-        try:
-            body = Path(text[1:]).read_bytes()
-        except OSError as error:
-            raise UsageError(f"cannot read {text[1:]}: {error.strerror}") from None
-    else:
-        body = text.encode("utf-8", "surrogateescape")
-    return commands.checked_input(body, name, read_payload_codec(os.environ))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        raise UsageError(
-            f"your user has no name here: give --by NAME or set {OPERATOR_SETTING}"
-        ) from None
-
-
-def _for_fingerprint(options: CommandOptions, query: OrderQuery) -> CommandOptions:
-    """Limit a command for orders with a fingerprint to the step of that fingerprint.
-
-    So another failed step of such an order stays as it is. If ``--step`` names a step, the command
-    is for that step instead.
-    """
-    if query.fingerprint is None or options.intent.verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return options
-    step = options.intent.step or query.fingerprint.partition("/")[0]
-    return replace(options, intent=replace(options.intent, step=step))
-
-
-# -- One order, or many -----------------------------------------------------------------------
-
-
-async def change_one(
-    options: CommandOptions, order_id: str, seq: int | None, store: StateStore
-) -> int:
-    """Say what a command would do to one order, ask, send it, and tell its result.
-
-    Return the exit code.
-
-    Raises:
-        NotPossibleError: the order has changed since ``seq``, or does not allow the command.
-    """
-    verb = options.intent.verb
-    order = await finding.load(store, order_id)
-    if seq is not None and seq != order.seq:
-        changes = await commands.what_changed(store, order, seq)
-        raise NotPossibleError(one_line(f"nothing was sent: {changes}"))
-    if reason := refusal(order, options.intent):
-        raise NotPossibleError(
-            one_line(f"{verb.value} of order {order_id} is not possible: {reason}")
-        )
-    state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-    if not options.as_json:
-        output.say(one_line(f"{state}; {verb.value} would {outlook(order, options.intent)}"))
-    if options.dry_run:
-        _say_outlooks(options, [order])
-        return 0
-    if not options.sure and not output.confirmed(f"{verb.value} order {order_id}"):
-        return 1
-    # A cancel is meant even if the order has changed meanwhile. So it names no seq by default.
-    expected_seq = seq if verb is Verb.CANCEL else order.seq
-    command = OrderCommand(order_id=order_id, seq=expected_seq, urgent=order.details.urgent)
-    results = await _carry_out(options, store, [command])
-    reruns = await _wait_for_reruns(options, store, [order], results)
-    if options.as_json:
-        return await _tell_as_json(options, store, results, reruns)
-    return await _tell(options, store, results[0], reruns)
-
-
-async def _change_many(options: CommandOptions, query: OrderQuery, store: StateStore) -> int:
-    verb = options.intent.verb
-    orders = [order async for order in finding.each(store, query)]
-    possible_orders = [order for order in orders if not refusal(order, options.intent)]
-    if not options.as_json:
-        _announce(options, orders, possible_orders, query.limit)
-    if options.dry_run:
-        _say_outlooks(options, possible_orders)
-    if not possible_orders or options.dry_run:
-        return 0
-    if not options.sure and not output.confirmed(
-        f"{verb.value} {output.orders(len(possible_orders))}"
-    ):
-        return 1
-    order_commands = [
-        OrderCommand(
-            order_id=order.order_id,
-            seq=None if verb is Verb.CANCEL else order.seq,
-            urgent=order.details.urgent,
-        )
-        for order in possible_orders
-    ]
-    results = await _carry_out(options, store, order_commands)
-    reruns = await _wait_for_reruns(options, store, possible_orders, results)
-    if options.as_json:
-        return await _tell_as_json(options, store, results, reruns)
-    return _tell_many(options, results, reruns)
-
-
-def _say_outlooks(options: CommandOptions, orders: Sequence[Order]) -> None:
-    """With ``--json``, print what the command would do. The text was printed before."""
-    if not options.as_json:
-        return
-    for order in orders:
-        record = {
-            "OrderID": order.order_id,
-            "Verb": options.intent.verb.value,
-            "ProcessState": order.process_state.value,
-            "Seq": order.seq,
-            "Would": outlook(order, options.intent),
-        }
-        output.say(to_line(record))
-
-
-async def _tell_as_json(
-    options: CommandOptions,
-    store: StateStore,
-    results: Sequence[CommandResult],
-    reruns: Mapping[str, Rerun],
-) -> int:
-    """Print the result of each command as one JSON object; return the exit code."""
-    orders = {name: rerun.order for name, rerun in reruns.items()}
-    missing_ids = [
-        result.command.order_id for result in results if result.command.order_id not in orders
-    ]
-    orders |= {order.order_id: order for order in await finding.load_all(store, missing_ids)}
-    code = 0
-    for result in results:
-        name, rerun = result.command.order_id, reruns.get(result.command.order_id)
-        problem = rerun.failure if rerun and rerun.failure else None
-        if options.wait_s is not None and not result.carried_out:
-            problem = commands.why_not_done(result, options.wait_s)
-        code = 1 if problem else code
-        record = {
-            "OrderID": name,
-            "Verb": options.intent.verb.value,
-            "Command": result.command.command_id,
-            "CarriedOut": None if options.wait_s is None else result.carried_out,
-            "Seq": result.entry.seq if result.entry else None,
-            "ProcessState": orders[name].process_state.value if name in orders else None,
-            "FailedAgain": rerun is not None and bool(rerun.failure),
-            "Problem": problem,
-        }
-        output.say(to_line(record))
-    return code
-
-
-def _announce(
-    options: CommandOptions, orders: list[Order], possible_orders: list[Order], limit: int
-) -> None:
-    verb = options.intent.verb.value
-    note = f" (the first {limit:,}: --limit takes more)" if len(orders) == limit else ""
-    counts = finding.grouped(possible_orders, options.intent.step)
-    heading = f"{verb} of {output.orders(len(possible_orders))}{note}"
-    output.say(f"{heading}: {counts}" if counts else heading)
-    for order in possible_orders:
-        fingerprints = ", ".join(finding.fingerprints(order))
-        output.say(
-            output.row(["", f"{order.order_id:<20}", fingerprints or order.process_state.value])
-        )
-    if others := len(orders) - len(possible_orders):
-        output.say(f"{verb} is not possible for {output.orders(others)} more: left unchanged")
-
-
-async def _carry_out(
-    options: CommandOptions, store: StateStore, order_commands: list[OrderCommand]
-) -> list[CommandResult]:
-    sent_count = 0
-    try:
-        async with args.open_bus(options.bus) as bus:
-            for batch in commands.batches(order_commands):
-                sent_before = sent_count
-                sent_count += len(batch)
-                await commands.send(
-                    bus,
-                    batch,
-                    options.intent,
-                    options.queues,
-                    sent_before=sent_before,
-                    total=len(order_commands),
-                )
-        if options.wait_s is None:
-            return [CommandResult(command) for command in order_commands]
-        return await commands.wait(store, order_commands, options.queues, options.wait_s)
-    except asyncio.CancelledError:
-        output.complain(
-            f"sas: interrupted: up to {sent_count:,} of {len(order_commands):,} commands were sent "
-            "and will be carried out; look with sas list or sas show. To give the command again is "
-            "safe"
-            if sent_count
-            else "sas: interrupted: nothing was sent"
-        )
-        raise
-
-
-async def _wait_for_reruns(
-    options: CommandOptions,
-    store: StateStore,
-    orders: Sequence[Order],
-    results: Sequence[CommandResult],
-) -> dict[str, Rerun]:
-    """Wait for the steps that a resubmit runs again; return their orders by OrderID."""
-    if options.wait_s is None or options.intent.verb is not Verb.RESUBMIT:
-        return {}
-    carried_out = {result.command.order_id for result in results if result.carried_out}
-    steps_by_order = {
-        order.order_id: commands.resubmitted(order, options.intent)
-        for order in orders
-        if order.order_id in carried_out
-    }
-    orders_now = await commands.wait_for_steps(store, steps_by_order, options.wait_s)
-    return {
-        name: Rerun(order, commands.failed_again(order, steps_by_order[name]))
-        for name, order in orders_now.items()
-    }
-
-
-async def _tell(
-    options: CommandOptions, store: StateStore, result: CommandResult, reruns: Mapping[str, Rerun]
-) -> int:
-    """Print the result of one command; return the exit code."""
-    command, entry = result.command, result.entry
-    if options.wait_s is None:
-        output.say(f"sent, as command {command.command_id}")
-        return 0
-    if entry is not None and result.carried_out:
-        rerun = reruns.get(command.order_id)
-        order = rerun.order if rerun else await store.load(command.order_id)
-        state = order.process_state.value if order else "gone"
-        output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {state}"))
-        if rerun and rerun.failure:
-            output.complain(one_line(f"sas: it failed again: {rerun.failure}"))
-        return 1 if rerun and rerun.failure else 0
-    output.complain(one_line(f"sas: {commands.why_not_done(result, options.wait_s)}"))
-    return 1
-
-
-def _tell_many(
-    options: CommandOptions, results: list[CommandResult], reruns: Mapping[str, Rerun]
-) -> int:
-    """Print the results of many commands; return the exit code."""
-    if options.wait_s is None:
-        output.say(f"sent: {len(results):,}")
-        return 0
-    problems = [
-        (result.command.order_id, commands.why_not_done(result, options.wait_s))
-        for result in results
-        if not result.carried_out
-    ]
-    count = len(results) - len(problems)
-    failures = [(name, rerun.failure) for name, rerun in reruns.items() if rerun.failure]
-    suffix = f", failed again {len(failures):,}" if failures else ""
-    output.say(f"sent {len(results):,}, carried out {count:,}{suffix}")
-    problems += [(name, f"failed again: {failure}") for name, failure in failures]
-    for name, problem in problems:
-        output.complain(one_line(f"sas: order {name}: {problem}"))
-    return 1 if problems else 0
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE", help="Orders in this state.", rich_help_panel=MANY, show_default=False
+        ),
+    ] = None
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEP/CODE",
+            help="Orders in Error that failed in this way.",
+            rich_help_panel=MANY,
+            show_default=False,
+        ),
+    ] = None
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only orders of this workflow.",
+            rich_help_panel=MANY,
+            show_default=False,
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Only orders in that state since then: 30m, 1h, 2d, or a time in UTC.",
+            rich_help_panel=MANY,
+            show_default=False,
+        ),
+    ] = None
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1_000_000, metavar="N", help="At most N orders.", rich_help_panel=MANY
+        ),
+    ] = 1000
 
 
 # -- The verbs --------------------------------------------------------------------------------
 
-RESUBMIT = """\
-Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
-again. The remote service gets the same idempotency key, so it does nothing twice. With --input the
-step gets a new key, and its earlier calls are undone first.
 
-The command waits until these steps have ended, as --wait says. It exits with 1 if one failed
-again.
+@options.spread
+def resubmit(
+    order_id: SomeOrderID = None,
+    *,
+    step: StepName = None,
+    content: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="JSON",
+            help="JSON, @FILE, or - for stdin: what the step gets instead of the order.",
+            show_default=False,
+        ),
+    ] = None,
+    chosen: ManyOptions,
+) -> None:
+    """Run the failed steps (or failed undos) of an order in Error again.
 
-  sas resubmit 10248
-  sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'
-  sas resubmit --state error --fingerprint charge-card/timed-out
-"""
-SKIP = """\
-Count a failed step of an order in Error as done (or a failed undo as undone), because you did it by
-hand. --input is the result that later steps read; without it they see null.
+    \b
+      sas resubmit 10248
+      sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'
+      sas resubmit --state error --fingerprint charge-card/timed-out
 
-  sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
-"""
-UNDO = """\
-Undo an order at once, in any state: every step that began is undone, the last one first. There is
-no way back. To let the running calls of an order finish first, use sas cancel.
+    The service gets the same idempotency key, so it does nothing twice. With --input the step gets
+    a new key, and its earlier calls are undone first. Ends with 1 if a step fails again.
+    Interrupted, it goes on where it was when it is given again.
+    """
+    if order_id is None and content is not None:
+        raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
+    _change(order_id, Verb.RESUBMIT, chosen, step=step, content=content)
 
-  sas undo 10248
-"""
-CANCEL = """\
-Cancel an order under way: no new step starts, the running steps end or expire, then all steps are
-undone. A step that waits for a callback is undone at once. There is no way back. Without --seq the
-order is cancelled even if it changed meanwhile.
 
-  sas cancel 10248
-"""
-ACKNOWLEDGE = """\
-Note in the journal that you have seen that an order is in Error, so that others need not look.
-Nothing else changes; sas list shows your name. It does not ask before sending.
+@options.spread
+def skip(
+    order_id: SomeOrderID = None,
+    *,
+    step: StepName = None,
+    content: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="JSON",
+            help="JSON, @FILE, or - for stdin: its result.",
+            show_default=False,
+        ),
+    ] = None,
+    chosen: ManyOptions,
+) -> None:
+    """Count a step as done because you did it by hand.
 
-  sas acknowledge 10248 --by ann
-"""
+    \b
+      sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 
-VERBS = tuple(
-    args.Subcommand.with_store(
-        verb.value,
-        summary,
-        description=description,
-        add_arguments=partial(_add_arguments, verb),
-        prepare=partial(_prepare, verb),
+    It is for a step in Error, and for one that waits for a callback. --input is the result that
+    later steps read; without it they see null. A failed undo counts as undone.
+    """
+    _change(order_id, Verb.SKIP, chosen, step=step, content=content)
+
+
+@options.spread
+def undo(
+    order_id: SomeOrderID = None,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for the calls that run.")] = False,
+    chosen: ManyOptions,
+) -> None:
+    """Undo an order. There is no way back.
+
+    \b
+      sas undo 10248
+      sas undo --state running --workflow order
+
+    Every step that began is undone, the last one first. An order under way starts no new step, and
+    its running calls end or expire first. It never waits for a person's callback. --now does not
+    wait for the calls either. An order under way is undone even if it changes meanwhile, unless you
+    give --seq.
+    """
+    _change(order_id, Verb.UNDO, chosen, at_once=now)
+
+
+@options.spread
+def callback(
+    order_id: options.OrderID,
+    *,
+    step: StepName = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="JSON, @FILE, or - for stdin: it is done, with this result.",
+            show_default=False,
+        ),
+    ] = None,
+    refuse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE", help="It is refused; CODE is for programs.", show_default=False
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="With --refuse: why (default: the reason).",
+            show_default=False,
+        ),
+    ] = None,
+    chosen: ActOptions,
+) -> None:
+    """Show the callback that a step waits for, or end it by hand.
+
+    \b
+      sas callback 10248
+      sas callback 10248 --answer '{"amount": 80}'
+      sas callback 10248 --step approve --refuse too-expensive --text "at most 50 a day"
+
+    The address allows to end this one step, so treat it as a secret. To make it, the command needs
+    SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them; of an app that runs here it takes
+    them from local.settings.json. --answer and --refuse need no key. The journal has your name.
+    """
+    if answer is not None and refuse is not None:
+        raise UsageError("--answer says that the step is done, --refuse that it is not: give one")
+    if text is not None and refuse is None:
+        raise UsageError("--text says why a step is refused: it goes with --refuse CODE")
+    if answer is None and refuse is None:
+        _show_callbacks(order_id, step, as_json=chosen.as_json)
+    fault = None
+    if refuse is not None:
+        fault = commands.refusal_by_hand(refuse, text or chosen.reason)
+    _change(
+        order_id, Verb.CALLBACK, chosen, step=step, content=answer, option="--answer", fault=fault
     )
-    for verb, summary, description in (
-        (Verb.RESUBMIT, "run the failed steps of an order again", RESUBMIT),
-        (Verb.SKIP, "count a failed step as done", SKIP),
-        (Verb.UNDO, "undo an order; there is no way back", UNDO),
-        (Verb.CANCEL, "stop an order under way, and undo it", CANCEL),
-        (Verb.ACKNOWLEDGE, "note that you have seen an order in Error", ACKNOWLEDGE),
+
+
+def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
+    async def work(system: System) -> int:
+        keys = read_callback_keys(os.environ)
+        order = await finding.load(await system.store(), order_id)
+        for callback in commands.waiting_callbacks(order, step, keys):
+            if as_json:
+                screen.say(callback.line())
+            else:
+                _show_callback(callback)
+        return 0
+
+    system.run(work)
+
+
+def _show_callback(callback: WaitingCallback) -> None:
+    undoing = "the undo of " if callback.direction == "undo" else ""
+    note = f": {callback.note}" if callback.note else ""
+    until = screen.phrase("until", callback.until)
+    screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
+    name = f"{callback.order_id} --step {callback.step}"
+    screen.facts(
+        [
+            ("answer", f"sas callback {name} --answer RESULT"),
+            ("refuse", f"sas callback {name} --refuse CODE --text TEXT"),
+            ("address", callback.lacking or ""),
+        ]
     )
-)
+    if callback.token:  # whole, so that it can be copied
+        screen.say(callback.url or f"token  {callback.token}")
+
+
+# -- What is wanted ---------------------------------------------------------------------------
+
+
+def read_text(text: str) -> bytes:
+    """Return the text of an argument: itself, of a file (@FILE), or of stdin (-).
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if not text.startswith("@"):
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {text[1:]}: {error.strerror}") from None
+
+
+def _intent(
+    verb: Verb,
+    chosen: ActOptions,
+    *,
+    step: str | None = None,
+    content: str | None = None,
+    option: str = "--input",
+    fault: Fault | None = None,
+    at_once: bool = False,
+) -> Intent:
+    """Return what the operator wants. ``option`` is the one that has the content."""
+    text = None
+    if content is not None:
+        codec = read_payload_codec(os.environ)
+        text = commands.checked_input(read_text(content), option, codec)
+    return Intent(
+        verb=verb,
+        by=options.operator(chosen.by),
+        step=step,
+        input=text,
+        fault=fault,
+        reason=commands.check_reason(chosen.reason, "--reason"),
+        at_once=at_once,
+    )
+
+
+def _query(order_id: str | None, verb: Verb, chosen: ActOptions) -> OrderQuery | None:
+    """Return which orders are meant; None if it is the one with ORDER_ID."""
+    if not isinstance(chosen, ManyOptions):
+        return None
+    state = chosen.state or ("error" if chosen.fingerprint else None)
+    states = STATES.get(verb, ("error",))
+    if order_id is not None and state is not None:
+        raise UsageError(
+            f"ORDER_ID {order_id!r} names one order, and --state {state} chooses many: give one "
+            "of the two"
+        )
+    if state is None and (chosen.workflow or chosen.since):
+        raise UsageError("--workflow and --since choose among many: they go with --state")
+    if order_id is None and state is None:
+        raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if state is None:
+        return None
+    if state not in states:
+        raise UsageError(f"--state {state}: {verb.value} takes orders in {' or '.join(states)}")
+    if chosen.fingerprint and (state != "error" or not all(chosen.fingerprint.partition("/"))):
+        raise UsageError(
+            f"--fingerprint {chosen.fingerprint} with --state {state}: give STEP/CODE as sas list "
+            "shows it, for orders in Error"
+        )
+    if chosen.seq is not None:
+        raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
+    return OrderQuery(
+        state=state,
+        workflow=chosen.workflow,
+        fingerprint=chosen.fingerprint,
+        limit=chosen.limit,
+        since=options.moment(chosen.since) if chosen.since else None,
+    )
+
+
+# -- Say it, ask, send it, follow it ----------------------------------------------------------
+
+
+def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **wanted: Any) -> None:
+    """Run a verb. ``wanted`` has the rest of its ``_intent``."""
+    query = _query(order_id, verb, chosen)
+
+    async def work(system: System) -> int:
+        intent = _intent(verb, chosen, **wanted)
+        store = await system.store()
+        if query is None:
+            plan = await commands.plan_one(store, order_id or "", intent, seq=chosen.seq)
+            action = f"{verb.value} order {order_id}"
+        else:
+            with screen.progress("reading orders") as tell:
+                plan = await commands.plan_many(store, query, intent, tell)
+            action = f"{verb.value} {screen.count(len(plan.acts), 'order')}"
+        if not chosen.as_json:
+            _preview(plan, is_one=query is None, names_all=chosen.dry_run)
+        elif chosen.dry_run:
+            for act in plan.acts + plan.others:
+                screen.say(act.line())
+        if chosen.dry_run or not plan.acts:
+            return 0
+        if not chosen.yes and not screen.confirmed(action):
+            return 1
+        run = await carry_out(plan, system, chosen.wait)
+        return _tell(run, waited=chosen.wait > 0, is_one=query is None, as_json=chosen.as_json)
+
+    system.run(work)
+
+
+def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
+    verb = plan.intent.verb.value
+    if is_one:
+        (act,) = plan.acts
+        state = f"order {act.order_id} is {act.process_state} (seq {act.seq})"
+        screen.sentence(f"{state}; {verb} would {act.would}")
+        return
+    heading = f"{verb} of {screen.count(len(plan.acts), 'order')}"
+    note = " (--limit takes more)" * plan.limited
+    counts = f": {plan.counts}" if plan.counts else ""
+    screen.sentence(f"{heading}{note}{counts}")
+    rows = [
+        (act.order_id, act.process_state, ", ".join(act.failed), screen.time_of(act.since))
+        for act in plan.acts[: None if names_all else LINES_MAX]
+    ]
+    if rows:
+        screen.table(("ORDER", "STATE", "FAILED", "SINCE"), rows, folds="FAILED")
+    if more := len(plan.acts) - len(rows):
+        screen.sentence(f"and {more:,} more (--dry-run names all)")
+    if waiting := sum(act.verb == Verb.CANCEL.value for act in plan.acts):
+        screen.sentence(
+            f"{screen.count(waiting, 'order')} under way: start no new step, and wait for running "
+            "calls first (--now does not)"
+        )
+    for problem, number in Counter(act.problem for act in plan.others).most_common():
+        screen.sentence(
+            f"{verb} is not possible for {screen.count(number, 'order')} more: {problem}"
+        )
+
+
+async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_S) -> ActRun:
+    """Send the commands of a plan, and follow their results with a bar. Interrupted, say how far.
+
+    Raises:
+        ServiceUnavailableError: the bus did not take them all.
+    """
+    run = ActRun(plan, await system.store(), system.queues)
+    total, text = len(plan.commands), f"{plan.intent.verb.value} of orders"
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done = count
+        draw(count)
+
+    try:
+        await run.send(await system.bus())
+        system.waits_for = "the scheduler"
+        if wait_s:
+            with screen.progress(text, total) as draw:
+                await run.follow(wait_s, tell)
+    except asyncio.CancelledError:
+        screen.complain(
+            f"sas: interrupted: up to {run.sent:,} of {total:,} commands were sent, and are carried"
+            f" out; {done:,} are done. The same command again goes on: it leaves out what has "
+            "changed, and does nothing twice"
+            if run.sent
+            else "sas: interrupted: nothing was sent"
+        )
+        raise
+    return run
+
+
+def _tell(run: ActRun, *, waited: bool, is_one: bool, as_json: bool = False) -> int:
+    """Print the results; return the exit code."""
+    results = run.results
+    problems = [result for result in results if result.problem]
+    if as_json:
+        for result in results:
+            screen.say(result.line())
+        return 1 if problems else 0
+    if is_one:
+        _tell_one(results[0], waited=waited)
+    else:
+        _tell_many(results, problems, waited=waited)
+    return 1 if problems else 0
+
+
+def _tell_one(result: ActResult, *, waited: bool) -> None:
+    if not waited:
+        screen.sentence(f"sent, as command {result.command}")
+    if result.carried_out:
+        state = result.process_state
+        screen.sentence(f"done: seq {result.seq}, {result.what}; the order is {state}")
+    if result.problem:
+        again = "it failed again: " * result.failed_again
+        screen.complain(f"sas: {again}{result.problem}")
+
+
+def _tell_many(
+    results: Sequence[ActResult], problems: Sequence[ActResult], *, waited: bool
+) -> None:
+    counts = f"sent {len(results):,}"
+    if waited:
+        counts += f", carried out {sum(result.carried_out is True for result in results):,}"
+    if failed := sum(result.failed_again for result in results):
+        counts += f", failed again {failed:,}"
+    screen.sentence(counts)
+    for result in problems[:LINES_MAX]:
+        again = "failed again: " * result.failed_again
+        screen.complain(f"sas: order {result.order_id}: {again}{result.problem}")
+    if more := len(problems) - LINES_MAX if len(problems) > LINES_MAX else 0:
+        screen.complain(f"sas: and {more:,} more: sas list shows them")

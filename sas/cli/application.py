@@ -6,8 +6,11 @@ All verbs that need workflows or agents find them here, by one rule.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,9 +18,9 @@ from typing import Any
 
 from sas.cli import screen
 from sas.domain.workflow import Workflows
+from sas.environment import settings_of
 from sas.operate.errors import UsageError
 from sas.ports import Business
-from sas.saga import Saga, business_of, sagas_of
 
 PROJECT_FILE = "pyproject.toml"
 HOW = f'write app = "MODULE" under [tool.sas] in {PROJECT_FILE}, or give --app MODULE'
@@ -122,11 +125,26 @@ def load(app: App) -> Workflows | Business:
     raise UsageError(f"{app.label} is {type(application).__name__}: give a module or a saga")
 
 
+@contextmanager
+def local_settings(project: Path) -> Iterator[None]:
+    """Give the process the settings of ``local.settings.json`` that its environment lacks."""
+    settings = settings_of(project)
+    missing = {name: text for name, text in settings.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
+
+
 def _found(name: str) -> Any:
     """Return the business of a module's sagas, or what MODULE:NAME names.
 
     That is a saga, or what our own tests play: workflows, a business, or a function of one.
     """
+    from sas.saga import Saga, business_of, sagas_of  # noqa: PLC0415  # slow to import
+
     module_name, _, attribute = name.partition(":")
     module = import_module(module_name)
     if not attribute:

@@ -14,15 +14,19 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+from typer.main import get_group
 
-from sas.cli import desk, orders, screen, status
+from sas.cli import act, desk, messages, orders, project, screen, sim, status, submit, workflows
 from sas.config import SettingError
-from sas.distribution import lacking, version
+from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 ORDERS, REPAIR, SYSTEM, DEVELOPMENT = "Orders", "Repair", "System", "Development"
@@ -46,8 +50,50 @@ OLD_NAMES: Mapping[str, str] = {
 }
 """The verbs of versions before this one, and what took their place."""
 
+
+def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the class of a command
+    """Make a help fold as wide as the terminal, and no text of it markup.
+
+    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example. No type is
+    written beside an argument or an option without a value, and no range beside a number.
+    """
+    from rich.markup import escape  # noqa: PLC0415  # slow to import
+
+    command.help = "\n\n".join(
+        f"[cyan]{escape(cleandoc(part[1:]))}[/]"
+        if part.startswith("\b")
+        else escape(" ".join(part.split("\n")))
+        for part in cleandoc(command.help or "").split("\n\n")
+    )
+    for param in command.get_params(ctx):
+        param.help = escape(param.help or "")
+        vars(param)["_get_number_range_help_str"] = str
+        if getattr(param, "is_flag", isinstance(param, TyperArgument)):
+            vars(param)["display_type_rich"] = lambda **_: ""
+
+
+class Verb(TyperCommand):
+    """A verb of the command."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _fold(self, ctx)
+        super().format_help(ctx, formatter)
+
+
+class VerbGroup(TyperGroup):
+    """The command, or a verb that has verbs of its own."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with a line for each verb."""
+        for command in (self, *self.commands.values()):
+            _fold(command, ctx)
+        super().format_help(ctx, formatter)
+
+
 app = typer.Typer(
     name="sas",
+    cls=VerbGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -62,9 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        app(arguments, prog_name="sas")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = app(arguments, prog_name="sas", standalone_mode=False) or 0
+    except TyperException as error:
+        code = error.exit_code
+        _explain(error)
     except CommandError as error:
         screen.complain(f"sas: {error}")
         code = error.exit_code
@@ -73,12 +120,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingError as error:
         screen.complain(f"sas: {error}")
         code = USAGE
-    except ImportError as error:
-        explanation = lacking(error, arguments[0] if arguments[0] in {"desk", "sim"} else "cli")
-        if explanation is error:
-            raise
-        screen.complain(f"sas: {explanation}")
-        code = USAGE
     except KeyboardInterrupt:
         code = screen.INTERRUPTED
     except BrokenPipeError:
@@ -86,6 +127,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _stop_output()
         code = 1
     return code
+
+
+def _explain(error: TyperException) -> None:
+    """Print what is wrong with the arguments. A command without arguments has printed its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # it has no public name
+        return
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "sas"
+    text = error.format_message()
+    screen.complain(f"sas: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help")
+
+
+def verbs() -> list[str]:
+    """Return the names of the verbs that the help shows."""
+    commands = get_group(app).commands
+    return [name for name, command in commands.items() if not command.hidden]
 
 
 def _print_version(is_asked: bool) -> None:  # Typer gives it so
@@ -112,7 +169,13 @@ def _root(
 
 
 def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
-    app.command(name, rich_help_panel=group, **settings)(verb)
+    app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
+
+
+def _add_group(name: str, group: str, room: typer.Typer) -> None:
+    for command in room.registered_commands:
+        command.cls = Verb
+    app.add_typer(room, name=name, cls=VerbGroup, rich_help_panel=group)
 
 
 def _add_old_name(name: str, successor: str) -> None:
@@ -130,64 +193,23 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
-
+_add("submit", ORDERS, submit.submit)
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
+_add("resubmit", REPAIR, act.resubmit)
+_add("skip", REPAIR, act.skip)
+_add("undo", REPAIR, act.undo)
+_add("callback", REPAIR, act.callback)
 _add("status", SYSTEM, status.status)
+_add_group("messages", SYSTEM, messages.room)
 _add("desk", SYSTEM, desk.desk)
-
-
-# BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
-def _bridge(verb: Any, group: str) -> None:
-    import argparse  # noqa: PLC0415
-
-    from sas.cli.arguments import system_environment  # noqa: PLC0415
-
-    @app.command(
-        verb.name,
-        rich_help_panel=group,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-        help=verb.summary,
-    )
-    def _run(context: typer.Context) -> None:
-        parser = argparse.ArgumentParser(
-            prog=f"sas {verb.name}",
-            description=verb.description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.add_arguments(parser)
-        arguments = parser.parse_args(context.args)
-        arguments.parser = parser
-        with system_environment(verb):
-            raise typer.Exit(verb.run(arguments))
-
-
-def _bridge_all() -> None:
-    from sas.cli import (  # noqa: PLC0415
-        act,
-        callback,
-        docs,
-        infra,
-        new,
-        sim,
-        submit,
-        workflows,
-    )
-
-    for group, modules in (
-        (ORDERS, (submit,)),
-        (REPAIR, (act, callback)),
-        (DEVELOPMENT, (workflows, sim, new, infra, docs)),
-    ):
-        for module in modules:
-            for verb in module.VERBS:
-                if verb.name not in OLD_NAMES:
-                    _bridge(verb, group)
-
-
-_bridge_all()
+_add_group("workflows", DEVELOPMENT, workflows.room)
+_add("sim", DEVELOPMENT, sim.sim)
+_add("new", DEVELOPMENT, project.new)
+_add("infra", DEVELOPMENT, project.infra)
+_add("docs", DEVELOPMENT, project.docs)
+_add("azd", DEVELOPMENT, project.azd, hidden=True)
 
 
 def _prepare_output() -> None:

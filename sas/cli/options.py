@@ -5,8 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,7 +24,7 @@ App = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE",
-        help="The application (default: app of [tool.sas] in pyproject.toml).",
+        help="The application (default: app of \\[tool.sas] in pyproject.toml).",
         show_default=False,
     ),
 ]
@@ -28,7 +32,7 @@ By = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Your name in the journal (default: SAS_OPERATOR, or your user).",
+        help="Your name (default: SAS_OPERATOR).",
         show_default=False,
     ),
 ]
@@ -88,3 +92,30 @@ def moment(text: str) -> datetime:
         raise UsageError(
             f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
         ) from None
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """Show Typer the members of a verb's ``chosen`` (a dataclass) as options of the verb."""
+    hints = get_type_hints(verb, include_extras=True)
+    chosen = hints.pop("chosen")
+    members = get_type_hints(chosen, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in signature(verb).parameters.items()
+        if name in hints
+    ]
+    parameters += [
+        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default).replace(
+            annotation=members[option.name]
+        )
+        for option in fields(chosen)
+    ]
+
+    @wraps(verb)
+    def run(*positional: Any, **named: Any) -> None:
+        options = {option.name: named.pop(option.name) for option in fields(chosen)}
+        verb(*positional, **named, chosen=chosen(**options))
+
+    vars(run)["__signature__"] = Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

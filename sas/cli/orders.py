@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TextIO
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import act, application, options, screen
 from sas.cli.screen import phrase, time_of
 from sas.cli.system import System, run
 from sas.codec.payloads import decode_order
@@ -24,7 +24,7 @@ from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, orders
-from sas.operate.commands import Intent, OrderCommand
+from sas.operate.commands import ActPlan, Intent, OrderCommand
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
@@ -34,8 +34,7 @@ from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
-WAIT_S = 30.0
-"""How long to wait for the journal to show a command."""
+CONDITIONS = {"error": "in Error", "running": "under way", "finished": "finished", "all": ""}
 
 # -- sas list ---------------------------------------------------------------------------------
 
@@ -44,7 +43,11 @@ def list_orders(  # noqa: PLR0913  one for each option
     *,
     state: Annotated[
         State | None,
-        typer.Option(help="Only orders in this state.", show_default="error"),
+        typer.Option(
+            metavar="STATE",
+            help="error, running, finished, processed, compensated or rejected.",
+            show_default="error",
+        ),
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Orders in every state, those in Error first.")
@@ -159,9 +162,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
             del columns["State"]
         columns = {name: cells for name, cells in columns.items() if any(cells) or name == "Why"}
         screen.table(list(columns), zip(*columns.values(), strict=True), folds="Why")
-    condition = {"error": " in Error", "running": " under way", "all": ""}.get(
-        query.state, " finished"
-    )
+    condition = CONDITIONS.get(query.state, query.state.capitalize())
     counts = (
         [f"{group.count:,} {group.fingerprint}" for group in order_list.groups[:10]]
         if query.state == "error"
@@ -173,7 +174,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
         else []
     )
     number = order_list.failed_count if query.state == "error" else len(rows)
-    title = f"{screen.count(number, 'order')}{condition}"
+    title = f"{screen.count(number, 'order')} {condition}".rstrip()
     note = f" (the first {query.limit:,}; --limit shows more)" if order_list.is_cut else ""
     screen.sentence(title + (f": {', '.join(counts)}" if counts else "") + note)
     for line in _beside(order_list.beside):
@@ -222,18 +223,16 @@ async def _acknowledge(system: System, rows: Sequence[OrderRow], operator: str) 
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
     order_ids = [row.order_id for row in rows if row.acknowledged_by is None]
     order_commands = [
-        OrderCommand(order_id=order.order_id, seq=order.seq, urgent=order.details.urgent)
+        OrderCommand(
+            order_id=order.order_id, verb=intent.verb, seq=order.seq, urgent=order.details.urgent
+        )
         for order in await finding.load_all(await system.store(), order_ids)
     ]
-    bus = await system.bus()
-    for batch in commands.batches(order_commands):
-        await commands.send(bus, batch, intent, system.queues, total=len(order_commands))
-    results = await commands.wait(await system.store(), order_commands, system.queues, WAIT_S)
-    problems = [result for result in results if not result.carried_out]
+    run = await act.carry_out(ActPlan(intent=intent, commands=order_commands), system)
+    problems = [result for result in run.results if result.problem]
     for result in problems:
-        reason = commands.why_not_done(result, WAIT_S)
-        screen.complain(f"sas: order {result.command.order_id}: {reason}")
-    number = screen.count(len(results) - len(problems), "order")
+        screen.complain(f"sas: order {result.order_id}: {result.problem}")
+    number = screen.count(run.sent - len(problems), "order")
     screen.complain(f"{operator} has seen {number} in Error: it is in the journal")
     return 1 if problems else 0
 
@@ -298,7 +297,7 @@ def show_order(
     by: options.By = None,
     app: options.App = None,
 ) -> None:
-    """Show one order: what it waits for and what you can do, its steps, and its journal.
+    """Show one order: what it waits for, what you can do, its journal.
 
     \b
     sas show 10248

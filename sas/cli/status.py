@@ -28,8 +28,8 @@ from sas.operate.status import (
     is_forbidden,
     queue_counts,
     queue_names,
-    system_status,
-    with_queues,
+    read_system,
+    status_of,
 )
 from sas.ports import StoreUnavailableError
 
@@ -57,7 +57,7 @@ def status(
     app: options.App = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what is wrong with the system, the worst first, and how it is.
+    """Show what is wrong with the system, and how it is.
 
     \b
     sas status
@@ -134,13 +134,13 @@ async def _look(place: System, app_agents: set[str]) -> SystemStatus:
     bus = await place.bus_if_any()
     store = await place.store()
     if bus is None:
-        return await system_status(store, screen.now())
+        return status_of(await read_system(store, screen.now()), screen.now())
     names = {*app_agents, *await breakers(store).all(), *letters.agents_here(place.queues)}
     counting = asyncio.create_task(queue_counts(bus, queue_names(place.queues, names)))
     try:
-        answer = await system_status(store, screen.now())
+        reading = await read_system(store, screen.now())
         place.waits_for = QUEUES
-        return with_queues(answer, await counting)
+        return status_of(reading, screen.now(), await counting)
     finally:
         counting.cancel()
 

@@ -1,7 +1,8 @@
-"""The commands of an operator: say what a command would do, send it, and wait for its result.
+"""The commands of an operator: say what they would do, send them, and follow their results.
 
-A command is a message to the scheduler. Nobody replies to the sender, so the sender reads the
-result from the table:
+``ActPlan`` says what a command would do to each order, and which orders do not allow it. ``ActRun``
+sends the commands of a plan. A command is a message to the scheduler, and nobody replies to the
+sender, so ``ActRun`` reads the result from the table:
 
 1. The scheduler carried the command out: the journal has a row whose cause is the command. If the
    row says ``fenced``, the command became a dead letter, and it was not carried out.
@@ -10,6 +11,11 @@ result from the table:
 3. The order has another seq than the command names: the scheduler refuses such a command. The
    journal tells what changed, even if the reason of the refusal is not kept any more.
 4. None of these is true yet: the command waits in its queue, or the scheduler is handling it.
+5. A resubmit was carried out: its steps run again, and end well or fail again.
+
+A plan for many orders that is made and sent again does no harm. An order that has changed since is
+left out, or refuses the command. An order that has not gets a command with the same id: Service Bus
+drops it, or the scheduler finds its row in the journal.
 """
 
 from __future__ import annotations
@@ -17,8 +23,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import msgspec
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec import internal
@@ -26,14 +36,16 @@ from sas.codec.internal import REASON_LENGTH_MAX, CommandMessage, FaultBody
 from sas.codec.payloads import UNREADABLE, encode_content, is_encoded
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
 from sas.domain.command import awaiting, can_undo, why_not
-from sas.domain.ids import cause_of
-from sas.domain.messages import JournalEntry, JournalWord, Verb
+from sas.domain.ids import cause_of, digest_id
+from sas.domain.messages import JournalWord, Verb
 from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
 from sas.engine.command_answers import CommandAnswers
+from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import finding
-from sas.operate.errors import ServiceUnavailableError, UsageError
-from sas.operate.finding import is_failed
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
+from sas.operate.finding import OrderQuery, fingerprint, is_failed
+from sas.operate.record import Record
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -47,13 +59,19 @@ OPERATOR_NAME_LENGTH_MAX = 100
 JOURNAL_POLL_S = 0.25
 SEND_COMMANDS_MAX = 100
 """Commands that are given to the bus in one call."""
+LOOKS_AT_ONCE = 32
+"""Commands whose results are looked for at the same time."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
+_ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What an operator wants done with an order, or with several."""
+    """What an operator wants done with an order, or with several.
+
+    ``at_once`` belongs to an undo: it does not wait for the running calls of an order under way.
+    """
 
     verb: Verb
     by: str
@@ -61,109 +79,200 @@ class Intent:
     input: str | None = None
     fault: Fault | None = None
     reason: str = ""
+    at_once: bool = False
+
+
+class ActOutlook(Record, frozen=True, kw_only=True):
+    """What a command would do to an order (``would``), or why it is not possible (``problem``).
+
+    ``verb`` is the scheduler's word. An undo of an order under way is its ``cancel``, and a skip of
+    a step that waits for a callback is its ``callback``. ``failed`` has the fingerprints of the
+    steps that the command changes.
+    """
+
+    order_id: str
+    verb: str
+    process_state: str
+    since: datetime
+    seq: int
+    failed: tuple[str, ...] = ()
+    would: str = ""
+    problem: str = ""
+
+
+class ActResult(Record, frozen=True, kw_only=True):
+    """The result of a command for one order, as far as it is known.
+
+    ``carried_out`` is None if the result is not known. ``seq`` and ``what`` are those of its row in
+    the journal. ``problem`` says why the command was not carried out, or how steps failed again.
+    """
+
+    order_id: str
+    verb: str
+    command: str
+    carried_out: bool | None = None
+    seq: int | None = None
+    what: str | None = None
+    process_state: str | None = None
+    failed_again: bool = False
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCommand:
-    """One command for one order. ``seq`` is the seq of the order when the operator saw it.
+    """One command for one order.
 
-    If ``seq`` is None, the command is carried out at any seq. The scheduler allows this for a
-    cancel only.
+    ``verb`` is the scheduler's word. ``seq`` is the seq of the order when the operator saw it. If
+    it is None, the command is carried out at any seq; the scheduler allows this for a cancel only.
+    ``reruns`` has the numbers of the steps that it runs again.
     """
 
     order_id: str
+    verb: Verb
     seq: int | None
     urgent: bool = False
+    reruns: frozenset[int] = frozenset()
     command_id: str = field(default_factory=lambda: f"sas-{uuid.uuid4().hex}")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """The result of a command: its journal row, or why the scheduler refused the command.
+class WaitingCallback(Record, frozen=True, kw_only=True):
+    """The callback that a step (or its undo) waits for until a moment.
 
-    If there is neither a row nor a refusal, the result is not known yet.
+    ``lacking`` says which setting is missing to know ``token`` or ``url``, and what to do.
     """
 
-    command: OrderCommand
-    entry: JournalEntry | None = None
-    refusal: str = ""
+    order_id: str
+    step: str
+    direction: str
+    until: datetime | None
+    note: str | None
+    url: str | None
+    token: str | None
+    lacking: str | None
+
+
+# -- The plan: what a command would do, or why it cannot --------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class ActPlan:
+    """What a command would do to orders: the possible acts, their commands, and the other acts.
+
+    The reason of ``intent`` may still change. ``limited`` says that there may be more orders than
+    the query allows.
+    """
+
+    intent: Intent
+    acts: list[ActOutlook] = field(default_factory=list)
+    commands: list[OrderCommand] = field(default_factory=list)
+    others: list[ActOutlook] = field(default_factory=list)
+    limited: bool = False
 
     @property
-    def carried_out(self) -> bool:
-        """Whether the scheduler carried the command out."""
-        return self.entry is not None and self.entry.what is not JournalWord.FENCED
+    def counts(self) -> str:
+        """How often each failure occurs, in words."""
+        return finding.in_words(Counter(name for act in self.acts for name in act.failed))
 
+    def add(self, order: Order, *, seq: int | None = None, repeatable: bool = False) -> ActOutlook:
+        """Add an order, and return what the command would do to it.
 
-# -- What a command would do, or why it cannot ------------------------------------------------
-
-
-def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
-    """Return the JSON text that an operator gives to a step, encoded if there is a codec.
-
-    ``name`` is the place where the operator gave the text. The error names it.
-
-    Raises:
-        UsageError: the text is not JSON, is nested too deeply, or is too large.
-    """
-    try:
-        parse(body)
-        text = body.decode().strip()
-        check_depth(text, CONTENT_DEPTH_MAX)
-        text = text if is_encoded(text) else encode_content(text, codec)
-    except MalformedError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if utf16_units(text) > EDITED_UNITS_MAX:
-        form = ", encrypted," if is_encoded(text) else ""
-        raise UsageError(f"{name}{form} has over {EDITED_UNITS_MAX:,} characters: give less")
-    return text
-
-
-def check_name(by: str, name: str) -> str:
-    """Return an operator's name ``by`` if the journal can keep it.
-
-    ``name`` is the place where the operator gave it. The error names it.
-
-    Raises:
-        UsageError: the operator's name is too long, or cannot be printed.
-    """
-    if len(by) > OPERATOR_NAME_LENGTH_MAX:
-        raise UsageError(
-            f"{name} has {len(by)} characters: at most {OPERATOR_NAME_LENGTH_MAX} are kept"
+        With ``seq``, a cancel too is refused if the order has changed since. A ``repeatable``
+        command has the same id each time it is made for the order at the same seq.
+        """
+        intent = command_for(order, self.intent)
+        failed_steps = _failed_steps(order, intent)
+        problem = refusal(order, self.intent)
+        act = ActOutlook(
+            order_id=order.order_id,
+            verb=intent.verb.value,
+            process_state=order.process_state.value,
+            since=finding.since(order),
+            seq=order.seq,
+            failed=tuple(map(fingerprint, failed_steps)),
+            would="" if problem else outlook(order, intent),
+            problem=problem,
         )
-    if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
-        raise UsageError(f"{name} is {by!r}: give a name that can be printed")
-    return by
-
-
-def check_reason(text: str, name: str) -> str:
-    """Return an operator's reason on one line.
-
-    ``name`` is the place where the operator gave it. The error names it.
-
-    Raises:
-        UsageError: the reason is too long, or cannot be printed.
-    """
-    reason = " ".join(text.split())
-    if len(reason) > REASON_LENGTH_MAX:
-        raise UsageError(
-            f"{name} has {len(reason)} characters: at most {REASON_LENGTH_MAX} are kept"
+        if problem:
+            self.others.append(act)
+            return act
+        # A cancel is meant even if the order has changed meanwhile.
+        command = OrderCommand(
+            order_id=order.order_id,
+            verb=intent.verb,
+            seq=seq if intent.verb is Verb.CANCEL else order.seq,
+            urgent=order.details.urgent,
+            reruns=frozenset(step.number for step in failed_steps if intent.verb is Verb.RESUBMIT),
         )
-    if not reason.isprintable():
-        raise UsageError(f"{name} is {reason!r}: give text that can be printed")
-    return reason
+        if repeatable:
+            same = digest_id(order.order_id, str(order.seq), repr(intent))
+            command = replace(command, command_id=f"sas-{same}")
+        self.acts.append(act)
+        self.commands.append(command)
+        return act
 
 
-def refusal_by_hand(code: str, text: str) -> Fault:
-    """Return the fault of a step that an operator refuses in the place of its callback.
+async def plan_one(
+    store: StateStore, order_id: str, intent: Intent, *, seq: int | None = None
+) -> ActPlan:
+    """Plan a command for one order. ``seq`` is what the operator saw; None takes its seq now.
 
     Raises:
-        UsageError: the code is empty, or one of the two is too long or cannot be printed.
+        UsageError: no order can have this id.
+        NotPossibleError: there is no such order, it has changed since, or its state does not allow
+            the command.
     """
-    code = check_reason(code, "the code of the refusal")
-    if not code:
-        raise UsageError("the code of the refusal is empty: give one, such as not-approved")
-    text = check_reason(text, "the text of the refusal")
-    return Fault(code, text or "an operator refused it, and gave no reason")
+    order = await finding.load(store, order_id)
+    if seq not in {None, order.seq}:
+        changes = await what_changed(store, order, seq or 0)
+        raise NotPossibleError(f"nothing was sent: {changes}")
+    plan = ActPlan(intent=intent)
+    act = plan.add(order, seq=seq)
+    if act.problem:
+        raise NotPossibleError(
+            f"{intent.verb.value} of order {order_id} is not possible: {act.problem}"
+        )
+    return plan
+
+
+async def plan_many(
+    store: StateStore,
+    query: OrderQuery,
+    intent: Intent,
+    tell: Callable[[int], None] = lambda _count: None,
+) -> ActPlan:
+    """Plan a command for each order that a query chooses. ``tell`` gets how many were read.
+
+    If the query names a fingerprint, the command is for the step of that fingerprint. So another
+    failed step of such an order stays as it is. If the intent names a step, it is for that step.
+    """
+    if query.fingerprint and intent.step is None and intent.verb in {Verb.RESUBMIT, Verb.SKIP}:
+        intent = replace(intent, step=query.fingerprint.partition("/")[0])
+    plan = ActPlan(intent=intent)
+    order_ids: set[str] = set()  # an order that changes meanwhile may come twice
+    async for order in finding.each(store, query):
+        if order.order_id not in order_ids:
+            order_ids.add(order.order_id)
+            plan.add(order, repeatable=True)
+            tell(len(order_ids))
+    plan.limited = len(order_ids) >= query.limit
+    return plan
+
+
+def command_for(order: Order, intent: Intent) -> Intent:
+    """Return the command by which the scheduler does to this order what an operator wants.
+
+    An undo cancels an order under way: it starts no new step, and waits for the running calls. A
+    skip answers the callback that a step waits for.
+    """
+    calls_out = [step for step in order.steps if step.process_state is StepState.PROCESSING]
+    is_under_way = order.process_state in {OrderState.PENDING, OrderState.PROCESSING}
+    if intent.verb is Verb.UNDO and not intent.at_once and (calls_out or is_under_way):
+        return replace(intent, verb=Verb.CANCEL)
+    awaiting_steps = [step.name for step in order.steps if step.awaits_callback]
+    is_awaiting = intent.step in awaiting_steps or (intent.step is None and awaiting_steps)
+    if intent.verb is Verb.SKIP and is_awaiting and not _failed_steps(order, intent):
+        return replace(intent, verb=Verb.CALLBACK)
+    return intent
 
 
 def refusal(order: Order, intent: Intent) -> str:
@@ -173,13 +282,17 @@ def refusal(order: Order, intent: Intent) -> str:
     names = [step.name for step in order.steps]
     if intent.step is not None and intent.step not in names:
         return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    if _is_possible(order, intent):
+    command = command_for(order, intent)
+    if _is_possible(order, command):
         return ""
-    in_error = order.process_state is OrderState.ERROR and intent.verb is not Verb.CALLBACK
+    in_error = order.process_state is OrderState.ERROR and command.verb is not Verb.CALLBACK
     if intent.step is not None and in_error:
         state = order.steps[names.index(intent.step)].process_state.value
         return f"the step must be in Error, and {intent.step} is {state}"
-    return why_not(order, intent.verb)
+    reason = why_not(order, command.verb)
+    if intent.verb is Verb.UNDO and command.verb is Verb.CANCEL and can_undo(order):
+        return f"{reason}, and waits for the calls that run (--now does not wait for them)"
+    return reason
 
 
 def _is_possible(order: Order, intent: Intent) -> bool:
@@ -198,6 +311,7 @@ def _is_possible(order: Order, intent: Intent) -> bool:
 
 def outlook(order: Order, intent: Intent) -> str:
     """Return what a command would do. The caller has checked that the command is possible."""
+    intent = command_for(order, intent)
     failed_steps = _failed_steps(order, intent)
     match intent.verb:
         case Verb.RESUBMIT:
@@ -273,152 +387,164 @@ def _steps_to_undo(order: Order) -> str:
     )
 
 
-# -- Sending, and waiting for the journal -----------------------------------------------------
+# -- Sending, and following the results -------------------------------------------------------
 
 
-def batches(commands: Sequence[OrderCommand]) -> Iterator[Sequence[OrderCommand]]:
-    """Yield the commands in batches, those of urgent orders first."""
-    by_lane = sorted(commands, key=lambda command: not command.urgent)
-    return (
-        by_lane[start : start + SEND_COMMANDS_MAX]
-        for start in range(0, len(by_lane), SEND_COMMANDS_MAX)
-    )
+class ActRun:
+    """Sends the commands of a plan, and follows their results.
 
-
-async def send(
-    bus: MessageBus,
-    batch: Sequence[OrderCommand],
-    intent: Intent,
-    queues: Queues,
-    *,
-    sent_before: int = 0,
-    total: int = 1,
-) -> None:
-    """Send a batch of commands.
-
-    Before this batch, ``sent_before`` of ``total`` commands were sent. The error tells these
-    numbers.
-
-    Raises:
-        ServiceUnavailableError: the bus did not take the batch.
+    ``sent`` is how many commands were sent, or may have been if sending was interrupted.
+    ``results`` has what is known of each order, in the order of the plan.
     """
-    try:
-        await bus.send([_message(command, intent, queues) for command in batch])
-    except (BusUnavailableError, UndeliverableError) as error:
-        raise ServiceUnavailableError(
-            f"{error} {sent_before:,} of {total:,} commands were sent before. To give the "
-            "command again is safe: an order that has changed refuses it."
-        ) from None
 
-
-def _message(command: OrderCommand, intent: Intent, queues: Queues) -> Message:
-    """Return the message of a command for the scheduler's queue, in the lane of its order."""
-    message = CommandMessage(
-        id=command.command_id,
-        order_id=command.order_id,
-        verb=intent.verb.value,
-        by=intent.by,
-        seq=command.seq,
-        step=intent.step,
-        input=internal.raw(intent.input),
-        error=FaultBody(intent.fault.code, intent.fault.message) if intent.fault else None,
-        reason=intent.reason,
-    )
-    queue = lane(queues.scheduler, urgent=command.urgent)
-    return Message(queue, command.command_id, internal.encode(message))
-
-
-async def wait(
-    store: StateStore, commands: Sequence[OrderCommand], queues: Queues, wait_s: float
-) -> list[CommandResult]:
-    """Wait for the result of each command, and return the results in the order of the commands.
-
-    When no new result came for ``wait_s`` seconds, the waiting ends. Then some results may not be
-    known yet.
-    """
-    gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
-
-    async def look(command: OrderCommand) -> CommandResult:
-        async with gate:
-            return await _look_for(store, command, queues)
-
-    results: dict[str, CommandResult] = {}
-    remaining, last_result_at = list(commands), time.monotonic()
-    while remaining:
-        for result in await asyncio.gather(*(look(command) for command in remaining)):
-            if result.entry is not None or result.refusal:
-                results[result.command.command_id] = result
-                last_result_at = time.monotonic()
-        remaining = [command for command in remaining if command.command_id not in results]
-        if remaining and time.monotonic() - last_result_at >= wait_s:
-            break
-        await asyncio.sleep(JOURNAL_POLL_S if remaining else 0)
-    return [results.get(command.command_id, CommandResult(command)) for command in commands]
-
-
-async def _look_for(store: StateStore, command: OrderCommand, queues: Queues) -> CommandResult:
-    """Return the result of one command, as far as it is known now."""
-    cause = cause_of(queues.scheduler, command.command_id)
-    entry = await store.recorded(command.order_id, cause)  # 1.
-    if entry is not None:
-        return CommandResult(command, entry)
-    order = await store.load(command.order_id)
-    if order is not None and command.seq in {order.seq, None}:
-        # 2. 4. An empty reason means that the result is not known yet.
-        reason = await CommandAnswers(store).reason(command.command_id)
-        return CommandResult(command, refusal=reason)
-    if command.seq is None:
-        return CommandResult(command, refusal=GONE)
-    # 3. The order is gone, or has another seq. Perhaps this command changed the seq after the look
-    # at the journal above. So look for its cause once more.
-    entry = await store.recorded(command.order_id, cause)
-    if entry is not None:
-        return CommandResult(command, entry)
-    return CommandResult(command, refusal=await what_changed(store, order, command.seq))
-
-
-_ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
-
-
-def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
-    """Return the numbers of the steps that a resubmit runs again; none for other commands."""
-    failed_steps = _failed_steps(order, intent) if intent.verb is Verb.RESUBMIT else ()
-    return frozenset(step.number for step in failed_steps)
-
-
-async def wait_for_steps(
-    store: StateStore, steps_by_order: Mapping[str, frozenset[int]], wait_s: float
-) -> dict[str, Order]:
-    """Wait until the steps that run again have ended, for ``wait_s`` seconds at most.
-
-    ``steps_by_order`` has the numbers of these steps by OrderID. Return the orders by OrderID,
-    without those that do not exist any more.
-    """
-    orders: dict[str, Order] = {}
-    remaining, until = dict(steps_by_order), time.monotonic() + wait_s
-    while remaining:
-        for order in await finding.load_all(store, list(remaining)):
-            orders[order.order_id] = order
-        remaining = {
-            name: steps
-            for name, steps in remaining.items()
-            if name in orders and not _have_ended(orders[name], steps)
+    def __init__(self, plan: ActPlan, store: StateStore, queues: Queues) -> None:
+        self.plan = plan
+        self.sent = 0
+        self._store = store
+        self._queues = queues
+        self._results = {
+            command.order_id: ActResult(
+                order_id=command.order_id,
+                verb=command.verb.value,
+                command=command.command_id,
+            )
+            for command in plan.commands
         }
-        if time.monotonic() >= until:
-            break
-        await asyncio.sleep(JOURNAL_POLL_S if remaining else 0)
-    return orders
 
+    @property
+    def results(self) -> list[ActResult]:
+        """What is known of each order."""
+        return list(self._results.values())
 
-def _have_ended(order: Order, steps: frozenset[int]) -> bool:
-    rerun_steps = [order.steps[number] for number in steps if number < len(order.steps)]
-    return all(step.process_state in _ENDED and step.turn is None for step in rerun_steps)
+    async def send(self, bus: MessageBus) -> None:
+        """Send the commands, those of urgent orders first.
 
+        Raises:
+            ServiceUnavailableError: the bus did not take them all. The text has how many it took.
+        """
+        commands = sorted(self.plan.commands, key=lambda command: not command.urgent)
+        for start in range(0, len(commands), SEND_COMMANDS_MAX):
+            batch = commands[start : start + SEND_COMMANDS_MAX]
+            self.sent += len(batch)
+            try:
+                await bus.send([self._message(command) for command in batch])
+            except (BusUnavailableError, UndeliverableError) as error:
+                self.sent -= len(batch)
+                raise ServiceUnavailableError(
+                    f"{error} {self.sent:,} of {len(commands):,} commands were sent before. To "
+                    "give the command again is safe: an order that has changed refuses it."
+                ) from None
 
-def failed_again(order: Order, steps: frozenset[int]) -> str:
-    """Return which of these steps have failed again, and how; an empty text if none has failed."""
-    failed_steps = [step for step in order.steps if step.number in steps and is_failed(step)]
-    return _with_errors(failed_steps)
+    async def follow(
+        self, wait_s: float, tell: Callable[[int], None] = lambda _count: None
+    ) -> list[ActResult]:
+        """Follow the commands until each has its result, and return the results.
+
+        It ends early when nothing new came for ``wait_s`` seconds. Then some results are not known
+        yet, or some steps still run. ``tell`` gets how many orders are done.
+        """
+        waiting = deque(self.plan.commands)
+        news_at, looks = time.monotonic(), 0
+        while waiting:
+            commands = [waiting.popleft() for _ in range(min(LOOKS_AT_ONCE, len(waiting)))]
+            before = [self._results[command.order_id] for command in commands]
+            ended = await asyncio.gather(*map(self._look, commands))
+            # A command without a result goes to the end of the line, so that one that never gets
+            # its result does not delay the others.
+            waiting.extend(
+                command for command, has_ended in zip(commands, ended, strict=True) if not has_ended
+            )
+            if any(ended) or before != [self._results[command.order_id] for command in commands]:
+                news_at, looks = time.monotonic(), 0
+                tell(len(self.plan.commands) - len(waiting))
+                continue
+            looks += len(commands)
+            if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
+                break
+            await asyncio.sleep(JOURNAL_POLL_S)
+        for command in waiting:
+            result = self._results[command.order_id]
+            if result.carried_out is None:
+                problem = (
+                    f"not carried out within {wait_s:g} s: check that the function app runs, and "
+                    f"look on operator-alerts for refused/{command.command_id}; it may still be "
+                    "carried out later"
+                )
+                self._note(result, problem=problem)
+        return self.results
+
+    def _message(self, command: OrderCommand) -> Message:
+        """Return the message of a command for the scheduler's queue, in the lane of its order."""
+        intent = self.plan.intent
+        message = CommandMessage(
+            id=command.command_id,
+            order_id=command.order_id,
+            verb=command.verb.value,
+            by=intent.by,
+            seq=command.seq,
+            step=intent.step,
+            input=internal.raw(intent.input),
+            error=FaultBody(intent.fault.code, intent.fault.message) if intent.fault else None,
+            reason=intent.reason,
+        )
+        queue = lane(self._queues.scheduler, urgent=command.urgent)
+        return Message(queue, command.command_id, internal.encode(message))
+
+    def _note(self, result: ActResult, **members: object) -> ActResult:
+        result = msgspec.structs.replace(result, **members)
+        self._results[result.order_id] = result
+        return result
+
+    async def _look(self, command: OrderCommand) -> bool:
+        """Look for the result of a command; return whether it is complete."""
+        result = self._results[command.order_id]
+        if result.carried_out is None:
+            result = await self._look_in_journal(command, result)
+        if result.carried_out is not True:
+            return result.carried_out is not None
+        order = await self._store.load(command.order_id)  # 5.
+        if order is None:
+            self._note(result, process_state="gone")
+            return True
+        steps = [step for step in order.steps if step.number in command.reruns]
+        has_ended = all(step.process_state in _ENDED and step.turn is None for step in steps)
+        failure = _with_errors([step for step in steps if is_failed(step)])
+        self._note(
+            result,
+            process_state=order.process_state.value,
+            failed_again=bool(failure),
+            problem=failure or None,
+        )
+        return has_ended
+
+    async def _look_in_journal(self, command: OrderCommand, result: ActResult) -> ActResult:
+        cause = cause_of(self._queues.scheduler, command.command_id)
+        entry = await self._store.recorded(command.order_id, cause)  # 1.
+        reason = ""
+        if entry is None:
+            order = await self._store.load(command.order_id)
+            state = order.process_state.value if order else None
+            if order is not None and command.seq in {order.seq, None}:  # 2. 4.
+                reason = await CommandAnswers(self._store).reason(command.command_id)
+            elif command.seq is None:
+                reason = GONE
+            else:
+                # 3. Perhaps this command changed the seq after the look at the journal above. So
+                # look for its cause once more.
+                entry = await self._store.recorded(command.order_id, cause)
+                if entry is None:
+                    reason = await what_changed(self._store, order, command.seq)
+            if reason:
+                problem = f"not carried out: {reason}."
+                return self._note(result, carried_out=False, process_state=state, problem=problem)
+        if entry is None:
+            return result
+        if entry.what is JournalWord.FENCED:
+            problem = (
+                "the command was dead-lettered: see operator-alerts and the function app's log"
+            )
+            return self._note(result, carried_out=False, seq=entry.seq, problem=problem)
+        return self._note(result, carried_out=True, seq=entry.seq, what=str(entry.what))
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
@@ -434,14 +560,107 @@ async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
     return f"you saw seq {seq}, but {position}; since then: {changes}. Look at it again"
 
 
-def why_not_done(result: CommandResult, wait_s: float) -> str:
-    """Return why a command was not carried out within ``wait_s``, and what to do."""
-    if result.entry is not None:
-        return "the command was dead-lettered: see operator-alerts and the function app's log"
-    if result.refusal:
-        return f"not carried out: {result.refusal}."
-    command_id = result.command.command_id
-    return (
-        f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
-        f"operator-alerts for refused/{command_id}; it may still be carried out later"
-    )
+def waiting_callbacks(order: Order, step: str | None, keys: CallbackKeys) -> list[WaitingCallback]:
+    """Return the callbacks that an order waits for, or only that of a step.
+
+    Raises:
+        NotPossibleError: it waits for none.
+    """
+    steps = [
+        record for record in order.steps if record.awaits_callback and step in {None, record.name}
+    ]
+    if not steps:
+        raise NotPossibleError(f"order {order.order_id}: {why_not(order, Verb.CALLBACK)}")
+    lacking = None
+    if not keys:
+        lacking = "not known here: set SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them"
+    elif not keys.url:
+        lacking = "not known here: set SAS_CALLBACK_URL as the app has it"
+    callbacks = []
+    for record in steps:
+        callback = keys.callback_of(order, record) if keys else None
+        callbacks.append(
+            WaitingCallback(
+                order_id=order.order_id,
+                step=record.name,
+                direction=record.direction.value,
+                until=record.complete_by,
+                note=record.note,
+                url=callback.url if callback else None,
+                token=callback.token if callback else None,
+                lacking=lacking,
+            )
+        )
+    return callbacks
+
+
+# -- What an operator may give ---------------------------------------------------------------
+
+
+def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
+    """Return the JSON text that an operator gives to a step, encoded if there is a codec.
+
+    ``name`` is the place where the operator gave the text. The error names it.
+
+    Raises:
+        UsageError: the text is not JSON, is nested too deeply, or is too large.
+    """
+    try:
+        parse(body)
+        text = body.decode().strip()
+        check_depth(text, CONTENT_DEPTH_MAX)
+        text = text if is_encoded(text) else encode_content(text, codec)
+    except MalformedError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if utf16_units(text) > EDITED_UNITS_MAX:
+        form = ", encrypted," if is_encoded(text) else ""
+        raise UsageError(f"{name}{form} has over {EDITED_UNITS_MAX:,} characters: give less")
+    return text
+
+
+def check_name(by: str, name: str) -> str:
+    """Return an operator's name ``by`` if the journal can keep it.
+
+    ``name`` is the place where the operator gave it. The error names it.
+
+    Raises:
+        UsageError: the operator's name is too long, or cannot be printed.
+    """
+    if len(by) > OPERATOR_NAME_LENGTH_MAX:
+        raise UsageError(
+            f"{name} has {len(by)} characters: at most {OPERATOR_NAME_LENGTH_MAX} are kept"
+        )
+    if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
+        raise UsageError(f"{name} is {by!r}: give a name that can be printed")
+    return by
+
+
+def check_reason(text: str, name: str) -> str:
+    """Return an operator's reason on one line.
+
+    ``name`` is the place where the operator gave it. The error names it.
+
+    Raises:
+        UsageError: the reason is too long, or cannot be printed.
+    """
+    reason = " ".join(text.split())
+    if len(reason) > REASON_LENGTH_MAX:
+        raise UsageError(
+            f"{name} has {len(reason)} characters: at most {REASON_LENGTH_MAX} are kept"
+        )
+    if not reason.isprintable():
+        raise UsageError(f"{name} is {reason!r}: give text that can be printed")
+    return reason
+
+
+def refusal_by_hand(code: str, text: str) -> Fault:
+    """Return the fault of a step that an operator refuses in the place of its callback.
+
+    Raises:
+        UsageError: the code is empty, or one of the two is too long or cannot be printed.
+    """
+    code = check_reason(code, "the code of the refusal")
+    if not code:
+        raise UsageError("the code of the refusal is empty: give one, such as not-approved")
+    text = check_reason(text, "the text of the refusal")
+    return Fault(code, text or "an operator refused it, and gave no reason")

@@ -33,7 +33,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.operate import finding, letters
-from sas.operate.commands import Intent, outlook, refusal
+from sas.operate.commands import Intent, command_for, outlook, refusal
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
@@ -51,7 +51,7 @@ from sas.operate.why import (
     waits_for,
     waits_of,
 )
-from sas.ports import MessageBus, OtherVersionError, StateStore, Summary
+from sas.ports import CorruptOrderError, MessageBus, OtherVersionError, StateStore, Summary
 
 COUNTED_MAX = 1000
 """Other orders are counted up to this number only: a list must not take long for them."""
@@ -68,7 +68,7 @@ SUBMITTED = "Submitted"
 
 
 class StepStory(Record, frozen=True):
-    """One step. ``awaited`` says what it waits for, if it is open.
+    """One step. ``awaited`` says what it waits for, and ``doing`` in two words, if it is open.
 
     ``epoch`` counts its requests, ``edits`` the inputs that an operator gave it, and ``route`` is
     the number of its agent among several.
@@ -87,6 +87,7 @@ class StepStory(Record, frozen=True):
     failed: bool
     awaits_callback: bool
     awaited: str
+    doing: str
     agent: str | None
     circuit: Circuit | None
     error: StepError | None
@@ -190,6 +191,7 @@ def story_of(
                 failed=is_failed(step),
                 awaits_callback=step.awaits_callback,
                 awaited=waits_of(step, now).awaited if step.complete_by else "",
+                doing=waits_of(step, now).doing if step.complete_by else "",
                 agent=agents.get(step.number),
                 circuit=circuit_of(agents.get(step.number), circuits),
                 error=StepError(code=step.error.code, message=step.error.message)
@@ -211,6 +213,7 @@ def acts_of(order: Order) -> Iterator[Act]:
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
     undoing = order.direction is Direction.UNDO
+    waits_for_calls = command_for(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     for verb in Verb:
         steps = {
             Verb.RESUBMIT: failed_steps,
@@ -218,11 +221,15 @@ def acts_of(order: Order) -> Iterator[Act]:
             Verb.CALLBACK: awaiting_steps,
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step)
+        intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
+        if command_for(order, intent).verb is not verb:
+            continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
-        if verb is Verb.CANCEL and order.process_state is OrderState.ERROR:
-            continue  # no call is out, so it would do the same as an undo
+        if command_for(order, intent).verb is not verb or (
+            verb is Verb.CANCEL and not waits_for_calls
+        ):
+            continue  # another act does the same
         if verb is Verb.SKIP:
             intent = Intent(verb=verb, by="", input="RESULT")
         effect = outlook(order, intent)
@@ -230,7 +237,7 @@ def acts_of(order: Order) -> Iterator[Act]:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(
             verb=verb.value,
-            command=f"sas {_typed(verb, order, steps)}",
+            command=f"sas {_typed(verb, order, steps, waits_for_calls=waits_for_calls)}",
             effect=effect,
             steps=steps,
             final=verb in {Verb.UNDO, Verb.CANCEL},
@@ -238,14 +245,14 @@ def acts_of(order: Order) -> Iterator[Act]:
         )
 
 
-def _typed(verb: Verb, order: Order, steps: Sequence[str]) -> str:
+def _typed(verb: Verb, order: Order, steps: Sequence[str], *, waits_for_calls: bool) -> str:
     """Return how a command is typed after ``sas``."""
     order_id = shlex.quote(order.order_id)
     match verb:
         case Verb.CANCEL:
             return f"undo {order_id}"
         case Verb.UNDO:
-            return f"undo {order_id}{'' if order.stopped_at else ' --now'}"
+            return f"undo {order_id}{' --now' * waits_for_calls}"
         case Verb.ACKNOWLEDGE:
             return f"show {order_id} --acknowledge"
         case Verb.SKIP:
@@ -558,12 +565,12 @@ def row_of_summary(summary: Summary) -> OrderRow:
         version=summary.version,
         since=summary.at,
         submitted_at=summary.submitted_at,
+        step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
+        fingerprints=summary.fingerprints,
         why=summary.error_text
         or (f"undone: {summary.undone_because}" if summary.undone_because else ""),
         undone_because=summary.undone_because,
         acknowledged_by=summary.acknowledged_by,
-        step=summary.fingerprints[0].partition("/")[0] if summary.fingerprints else "",
-        fingerprints=summary.fingerprints,
     )
 
 
@@ -599,17 +606,26 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
 async def rows_in_error(
     store: StateStore, in_error: Sequence[Summary], now: datetime
 ) -> list[OrderRow]:
-    """Return orders in Error as rows. One is loaded only if an older version wrote its index row.
+    """Return orders in Error as rows; ``in_error`` has their index rows.
 
-    ``in_error`` has their index rows.
+    One is loaded only if an older version wrote its index row. If it cannot be read, its row says
+    so.
     """
-    silent = [summary.order_id for summary in in_error if not summary.fingerprints]
-    loaded = {order.order_id: row_of(order, now) for order in await finding.load_all(store, silent)}
-    return [
-        loaded.get(summary.order_id) or row_of_summary(summary)
-        for summary in in_error
-        if summary.fingerprints or summary.order_id in loaded
-    ]
+    gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
+
+    async def row(summary: Summary) -> OrderRow | None:
+        if summary.fingerprints:
+            return row_of_summary(summary)
+        async with gate:
+            try:
+                order = await store.load(summary.order_id)
+            except (CorruptOrderError, OtherVersionError) as error:
+                return replace(row_of_summary(summary), why=f"it cannot be read: {error}")
+        return row_of(order, now) if order is not None else None
+
+    rows = await asyncio.gather(*map(row, in_error))
+    # An order that was taken up again leaves Error a moment before its index row is removed.
+    return [row for row in rows if row and row.process_state == OrderState.ERROR.value]
 
 
 async def list_of(

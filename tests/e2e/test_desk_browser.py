@@ -30,7 +30,7 @@ from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
 from sas.domain.queues import Queues
 from sas.operate import commands
-from sas.operate.commands import Intent, OrderCommand
+from sas.operate.commands import ActRun, Intent
 from tests import business
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, ROOT, Rig, rig, until
@@ -308,9 +308,7 @@ async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     await field.press_sequentially(" ")
     typed = await field.input_value()
     order = await system.order(order_id)
-    bob = OrderCommand(order_id=order_id, seq=order.seq)
-    intent = Intent(verb=messages.Verb.ACKNOWLEDGE, by="bob")
-    await commands.send(desk.office.bus, [bob], intent, desk.office.queues)
+    await _acknowledge(desk, order_id)
     await expect(page.locator("#stale")).to_be_visible()  # told before the form is sent
     await page.get_by_role("button", name=f"Resubmit {order_id}").click()
     await expect(page.locator("#news")).to_contain_text(
@@ -319,16 +317,17 @@ async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     await expect(page.locator("#news")).to_contain_text("acknowledged by operator bob")
     order = await system.order(order_id)
     async with page.expect_response(lambda answer: "x-live" in answer.request.headers):
-        await commands.send(
-            desk.office.bus,
-            [OrderCommand(order_id=order_id, seq=order.seq)],
-            intent,
-            desk.office.queues,
-        )
+        await _acknowledge(desk, order_id)
     await expect(page.locator("#head h1 .chip")).to_have_text("Error")
     assert json.loads(await field.input_value()) == json.loads(typed)
     await expect(page.locator("#news")).to_contain_text("Nothing was sent")
     assert await system.state(order_id) == "Error"
+
+
+async def _acknowledge(desk: Desk, order_id: str) -> None:
+    intent = Intent(verb=messages.Verb.ACKNOWLEDGE, by="bob")
+    plan = await commands.plan_one(desk.office.store, order_id, intent)
+    await ActRun(plan, desk.office.store, desk.office.queues).send(desk.office.bus)
 
 
 async def _the_others_are_resubmitted_at_once(system: Rig, page: Page, axe: str) -> None:

@@ -106,10 +106,10 @@ def environment(place: Place, **settings: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(place: Place) -> Path:
-    """What ``sas new`` writes, where the package is installed without any extra."""
+    """What ``sas new`` writes, where only the package and its command are installed."""
     run(place, place.python, "-m", "venv", "empty")
     pip = place.folder / "empty" / "bin" / "pip"
-    run(place, pip, "install", "-q", "--find-links", "dist", "scheduler-agent-supervisor")
+    run(place, pip, "install", "-q", "--find-links", "dist", "scheduler-agent-supervisor[cli]")
     sas = place.folder / "empty" / "bin" / "sas"
     assert "is a project of your own" in run(place, sas, "new", "tea-shop", "--wheels", "dist")
     return place.folder / "tea-shop"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sas.cli.infra import needs_of
+from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.environment import CONNECTION

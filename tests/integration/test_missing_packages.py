@@ -19,9 +19,15 @@ class Lacks(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Lacks())
 """
+STARTED = """
+import sys
+from sas.cli.__main__ import start
+sys.argv[1:] = {}
+raise SystemExit(start())
+"""
 BEYOND_THE_CLIENT = (
     *("aiohttp", "azure.data", "azure.functions", "azure.identity", "azure.monitor"),
-    *("cryptography", "jinja2", "opentelemetry.sdk", "opentelemetry.exporter"),
+    *("cryptography", "jinja2", "opentelemetry.sdk", "opentelemetry.exporter", "rich", "typer"),
 )
 
 
@@ -57,6 +63,9 @@ def test_the_client_needs_neither_functions_nor_telemetry_exporters() -> None:
         (["list"], "aiohttp", "cli"),
         (["show", "O-1"], "azure.data", "cli"),
         (["desk"], "jinja2", "desk"),
+        (["new", "x"], "typer", "cli"),
+        (["docs", "--help"], "rich", "cli"),
+        (["sim"], "typer", "testing"),
     ],
 )
 def test_a_verb_that_lacks_a_package_says_which_extra_to_install(
@@ -65,11 +74,16 @@ def test_a_verb_that_lacks_a_package_says_which_extra_to_install(
     local = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://x/a;"
     bus = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k="
     preamble = f"import os; os.environ.update(AzureWebJobsStorage={local!r}, ServiceBus={bus!r})\n"
-    code = f"{preamble}from sas.cli.main import main; raise SystemExit(main({words!r}))"
-    ran = run(code, package)
+    ran = run(f"{preamble}{STARTED.format(words)}", package)
     assert ran.returncode == 2
     sentence = rf"sas: {package}[\w.]* is not installed: run pip install '\S+\[{extra}\]'\n"
     assert re.fullmatch(sentence, ran.stderr), ran.stderr
+
+
+@pytest.mark.parametrize("words", [["sim", "--help"], ["new", "--help"], ["--version"]])
+def test_the_verbs_of_developers_need_nothing_of_azure(words: list[str]) -> None:
+    ran = run(STARTED.format(words), "aiohttp", "azure.data", "azure.identity", "jinja2")
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_function_app_without_its_extra_says_what_to_install() -> None:

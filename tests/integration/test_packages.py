@@ -102,7 +102,7 @@ def test_the_wheel_and_the_sdist_have_every_file_of_a_project_and_every_page(
 
 
 def test_the_commands_are_installed(built: dict[str, list[str]]) -> None:
-    assert "sas = sas.cli.main:main" in built[f"{SAS}/scripts"]
+    assert "sas = sas.cli.__main__:start" in built[f"{SAS}/scripts"]
     for name, module in (("devstack", "devstack"), ("devstack-servicebus", "devstack.servicebus")):
         assert f"{name} = {module}.__main__:main" in built[f"{DEVSTACK}/scripts"]
 

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from devstack.__main__ import parser
-from sas.cli.main import build_parser, main
+from sas.cli.main import main
 from sas.deploy.queues import read_list
 from sas.distribution import version
 from sas.project import DEPLOYMENT, NEW, TEMPLATE, WHEELS, WORKFLOW, sources
+from tests.command_line import check_command
 from tools.dist import ROOT
 
 yaml: Any = importlib.import_module("yaml")
@@ -338,7 +339,8 @@ def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) ->
     assert (project / up.config).is_file()
     assert up.needs == [(7201, "services.py"), (7474, "the desk")]
     assert services == ".venv/bin/python services.py 7201"
-    assert build_parser().parse_args(desk.split()[1:]).verb.name == "desk"
+    assert desk.split()[1] == "desk"
+    check_command(desk.split()[1:])
 
 
 def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_path: Path) -> None:

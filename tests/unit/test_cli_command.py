@@ -1,131 +1,221 @@
+"""The command as a whole: its helps, its errors, its exit codes, its JSON, and foreign text."""
+
 from __future__ import annotations
 
-import os
+import json
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from sas.adapters.endpoints import Endpoint
-from sas.cli.arguments import Connection, read_connection
-from sas.cli.main import VERBS, main
-from sas.domain.queues import Queues
-from sas.operate.errors import USAGE, UsageError
+from sas.cli import screen
+from sas.cli.main import OLD_NAMES, app, main, verbs
+from sas.operate.errors import USAGE
+from sas.ports import RefusedError
+from tests.command_line import check_command
+from tests.unit import cli_kit, screens_kit
+from tests.unit.actors_kit import CARE, kit, order
+from tests.unit.cli_kit import Night
 
-CONNECTION = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
+night = cli_kit.night
 
-
-@pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("ServiceBus", "SAS_", "AzureWebJobs")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ServiceBus", CONNECTION)
-    monkeypatch.setenv("SAS_REPLY_QUEUE", "responses-web-shop")
-
-
-def orders(tmp_path: Path) -> str:
-    file = tmp_path / "orders.jsonl"
-    file.write_text('{"order_id": "A-1"}\n')
-    return str(file)
+HOSTILE = "\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
+SHOWN = r"\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+PLAIN = {"azd", "docs", "infra"}
+"""Verbs for azd, for a reader and for files: their exit code says the result."""
 
 
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_the_command_describes_itself(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([option])
-    assert ended.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert ("submit" in text and "130 interrupted" in text) or text.startswith("sas 0.")
+def paths() -> dict[str, Any]:
+    """Return each command by the words that name it, such as ``workflows draw``."""
+    commands: dict[str, Any] = {}
+    for name, command in get_group(app).commands.items():
+        parts = command.commands.items() if isinstance(command, TyperGroup) else ()
+        commands |= {f"{name} {part}": each for part, each in parts} or {name: command}
+    return {name: each for name, each in commands.items() if name not in OLD_NAMES}
 
 
-def test_the_help_of_submit_shows_both_forms_and_an_example(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("path", paths())
+def test_a_help_fits_a_screen_and_begins_with_an_example(path: str) -> None:
+    lines = screens_kit.drawn(80, *path.split(), "--help").splitlines()
+    assert len(lines) <= 40
+    text = "\n".join(lines)
+    usage, summary, example = (part.strip() for part in text.split("\n\n")[:3])
+    assert usage.startswith(f"Usage: sas {path}")
+    assert summary.endswith(".")
+    assert f"sas {path.replace('why', 'show')}" in example
+
+
+def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_groups() -> None:
+    text = screens_kit.drawn(80, "--help")
+    assert len(text.splitlines()) <= 45
+    assert re.findall(r"^╭─ (\w+) ", text, re.MULTILINE)[1:] == [
+        "Orders",
+        "Repair",
+        "System",
+        "Development",
+    ]
+    assert all(f"│ {verb} " in text for verb in verbs())
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_an_old_name_answers_once_with_the_new_one(
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["submit", "--help"])
-    text = capsys.readouterr().out
-    for part in ("order message", "bare order", "sas submit samples/northwind-orders.jsonl"):
-        assert part in text
-
-
-def test_every_verb_says_what_it_does_and_shows_an_example() -> None:
-    for verb in VERBS:
-        assert len(verb.summary) < 80
-        assert f"\n  sas {verb.name}" in verb.description
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["greet"],
-        ["submit"],
-        ["submit", "x", "--colour"],
-        ["submit", "x", "--patience", "0"],
-        ["submit", "x", "--patience", "soon"],
-        ["submit", "x", "--patience", "nan"],
-    ],
-)
-def test_bad_usage_ends_with_2_and_a_usage_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == USAGE
-    assert "usage: sas" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "sentence"),
-    [
-        ({"ServiceBus": ""}, [], "or set ServiceBus to"),
-        ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
-        ({"ServiceBus": "Endpoint=sb://x"}, [], "connection string cannot be read"),
-        ({"SAS_QUEUE_ORDERS": "a/b"}, [], "SAS_QUEUE_ORDERS='a/b': use letters, digits"),
-        ({"SAS_REPLY_QUEUE": ""}, [], "give --reply-queue responses-NAME"),
-        ({}, ["--reply-queue", "orders"], "must begin with 'responses-'"),
-        ({"SAS_QUEUE_RESPONSE_PREFIX": "to-"}, [], "must begin with 'to-'"),
-    ],
-)
-def test_a_setting_that_is_missing_or_wrong_is_named(
-    change: dict[str, str],
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, value in change.items():
-        monkeypatch.setenv(name, value)
-    assert main(["submit", orders(tmp_path), *arguments]) == USAGE
-    error = capsys.readouterr().err
-    assert error.startswith("sas: ")
-    assert sentence in error
-    assert "Traceback" not in error
-
-
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in (tmp_path / "missing.json", tmp_path):
-        assert main(["submit", str(name)]) == USAGE
-        assert str(name) in capsys.readouterr().err
-
-
-def test_the_connection_comes_from_the_environment() -> None:
-    def connection_of(**env: str) -> Connection:
-        return read_connection("responses-a", env)
-
-    assert connection_of(ServiceBus="a=1") == Connection(
-        endpoint=Endpoint("a=1"),
-        reply_queue="responses-a",
-        queues=Queues(),
-        order_bytes_max=258_048,
+    assert main([name, "A", "--state", "error"]) == USAGE
+    assert capsys.readouterr() == (
+        "",
+        f"sas: there is no {name} any more: use `{OLD_NAMES[name]}`\n",
     )
-    premium = connection_of(ServiceBus="b=2", SAS_MESSAGE_BYTES_MAX="1048576")
-    assert premium.order_bytes_max == 1_044_480
-    assert connection_of(AzureWebJobsServiceBus="c=3").endpoint.connection_string == "c=3"
-    by_identity = connection_of(ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
-    assert by_identity.endpoint == Endpoint(address="n.servicebus.windows.net")
-    assert connection_of(ServiceBus="a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
-    with pytest.raises(UsageError):
-        connection_of(ServiceBus="https://n.servicebus.windows.net/")
+    check_command(shlex.split(OLD_NAMES[name])[1:])
+
+
+def test_why_is_another_name_of_show(night: Night) -> None:
+    night.fail("A", RefusedError("card-declined", "the card was declined"))
+    assert "why" not in verbs()
+    assert night.sas("why", "A") == night.sas("show", "A")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("lst", "sas: No such command 'lst'. Did you mean 'list'? See sas --help"),
+        ("sim --seds 4", "(Possible options: --seed, --seeds). See sas sim --help"),
+        ("sim --seeds 0", "should be greater than or equal to 1. See sas sim --help"),
+        ("docs a b", "unexpected extra argument"),
+        ("show", "Missing argument 'ORDER_ID'. See sas show --help"),
+        ("workflows drw", "Did you mean 'draw'? See sas workflows --help"),
+        ("azd checks", "is not one of"),
+        (shlex.quote(HOSTILE), r"\x1b[2J\x9b1m"),
+    ],
+)
+def test_bad_usage_is_one_sentence_that_names_the_help(
+    words: str, sentence: str, night: Night
+) -> None:
+    result = night.sas(*shlex.split(words))
+    result.refused(USAGE, sentence)
+    assert not RAW.search(result.err)
+
+
+def test_without_a_verb_the_help_is_shown(night: Night) -> None:
+    result = night.sas()
+    assert result.code == USAGE
+    assert "Usage: sas" in result.out
+    assert result.err == ""
+
+
+def test_the_command_says_its_version(night: Night) -> None:
+    assert re.fullmatch(r"sas \d+\.\d+\.\d+ \(a working copy\)\n", night.sas("--version").out)
+
+
+def test_ctrl_c_ends_a_verb_with_130(monkeypatch: pytest.MonkeyPatch, night: Night) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sas.cli.project.pages", interrupted)
+    assert night.sas("docs").code == 130
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_the_verbs(
+    shell: str, monkeypatch: pytest.MonkeyPatch, night: Night
+) -> None:
+    monkeypatch.setenv("_SAS_COMPLETE", f"source_{shell}")
+    script = night.sas()
+    assert script.code == 0
+    assert f"complete_{shell}" in script.out
+    monkeypatch.setenv("_SAS_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", "sas res")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "sas res")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    completed = night.sas()
+    assert "resubmit" in completed.out
+    assert "show" not in completed.out
+
+
+# -- Foreign text, colours --------------------------------------------------------------------
+
+
+def test_foreign_text_is_escaped_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.sentence(HOSTILE)
+    screen.table(["Order", "Why"], [["A", HOSTILE]], folds="Why")
+    screen.facts([("why", HOSTILE)])
+    screen.complain(HOSTILE)
+    out, err = capsys.readouterr()
+    assert out.count(SHOWN) == 3
+    assert err == f"{SHOWN}\n"
+    assert not RAW.search(out + err)
+
+
+@pytest.mark.parametrize("words", ["list", "show A", "messages list", "status"])
+def test_a_verb_shows_foreign_text_escaped(night: Night, words: str) -> None:
+    night.fail("A", RefusedError(HOSTILE[:20], HOSTILE))
+    text = screens_kit.drawn(160, *words.split())
+    assert "[red]x[/red]" in text
+    assert not RAW.search(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_coloured"), [("A", "1", True), ("NO_COLOR", "1", False)]
+)
+def test_no_colour_is_shown_if_the_user_wants_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, *, is_coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    terminal = screens_kit.Terminal()
+    screen.console(terminal).print(screen.styled("Error"))
+    assert ("\x1b[31mError" in terminal.getvalue()) == is_coloured
+
+
+# -- JSON -------------------------------------------------------------------------------------
+
+COMMANDS = [
+    "list",
+    "list --all",
+    "list --to out.jsonl",
+    "show A",
+    "show bad-1",
+    "resubmit A --yes",
+    "resubmit A --dry-run",
+    "skip A --yes",
+    "undo A --yes",
+    "callback W",
+    "messages list",
+    "messages list rejected",
+    "status",
+    "status --check",
+    "workflows check --app tests.unit.test_cli_command:WORKFLOWS",
+    "workflows draw --app samples.claim.claim",
+    "workflows schema --app samples.claim.claim",
+    "sim --app samples.claim.claim --seeds 2 --jobs 1",
+    "sim --app samples.claim.claim --seed 3",
+    "new my-orders",
+]
+WORKFLOWS = kit(CARE).business.workflows
+
+
+@pytest.mark.parametrize("path", [path for path in paths() if path not in PLAIN])
+def test_every_verb_has_json(path: str) -> None:
+    assert "--json" in {option for param in paths()[path].params for option in param.opts}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_with_json_a_verb_prints_json_lines_only(
+    night: Night, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    night.fail("A", RefusedError("card-declined", "the card was declined"))
+    night.awaits("W")
+    night.play(night.system.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.chdir(tmp_path)
+    result = night.sas(*words.split(), "--json")
+    assert result.code in {0, 1}, result
+    assert "Traceback" not in result.err
+    assert result.lines
+    assert all(isinstance(json.loads(line), dict) for line in result.lines), result.out

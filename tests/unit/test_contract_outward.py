@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.cli.main import build_parser
 from sas.codec import external
 from sas.codec.external import (
     AlertMessage,
@@ -33,6 +32,7 @@ from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.engine.messages import Addresses, alert, notification
 from sas.testing.platform import QUEUES, REPLIES_TO
+from tests.command_line import check_command
 from tests.unit.contract_files import closed, errors, load, validator
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -302,9 +302,9 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
         return
     program, *arguments = shlex.split(record["command"])
     assert program == "sas"
-    assert build_parser().parse_args(arguments)
+    check_command(arguments)
 
 
 def test_unreadable_rows_of_many_orders_lead_to_the_incidents() -> None:
     body = AlertMessage(kind="unreadable", at="t", text="look", id="x", scope="supervisor")
-    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas incidents"
+    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas status"

@@ -23,7 +23,7 @@ from sas.codec.results import encode_result
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
 from sas.operate import commands
-from sas.operate.commands import Intent, OrderCommand
+from sas.operate.commands import ActRun, Intent
 from sas.operate.errors import UsageError
 from sas.ports import (
     AgentCall,
@@ -89,12 +89,12 @@ def is_the_sender_s(message: Message) -> bool:
 async def command(system: Kit, order_id: str, verb: Verb, step: str, content: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
     text = commands.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
-    targets = [OrderCommand(order_id=order_id, seq=system.order(order_id).seq)]
-    await system.run(
-        commands.send(
-            system.bus, targets, Intent(verb=verb, by="ann", step=step, input=text), QUEUES
-        )
-    )
+    await give(system, order_id, Intent(verb=verb, by="ann", step=step, input=text))
+
+
+async def give(system: Kit, order_id: str, intent: Intent) -> None:
+    plan = await commands.plan_one(system.store, order_id, intent)
+    await system.run(ActRun(plan, system.store, QUEUES).send(system.bus))
     await system.drain()
 
 
@@ -312,12 +312,7 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     await system.drain()
     text = encode_content(json.dumps(EDITED), CheapCodec("other"))
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
-    await system.run(
-        commands.send(
-            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
-        )
-    )
-    await system.drain()
+    await give(system, "O-1", intent)
     assert "its input is not accepted: the key other is missing" in system.alerts()[-1].text
 
 
@@ -327,12 +322,7 @@ async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:
     await system.submit(order(workflow="care"))
     await system.drain()
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=json.dumps(EDITED))
-    await system.run(
-        commands.send(
-            system.bus, [OrderCommand(order_id="O-1", seq=system.order().seq)], intent, QUEUES
-        )
-    )
-    await system.drain()
+    await give(system, "O-1", intent)
     assert system.agents["stock"].calls[-1][1].order == EDITED
     assert is_encoded(system.order().steps[0].call.edited or "")
 

@@ -14,7 +14,7 @@ from samples import up
 from samples.remote_services import _parser, _services
 from samples.services.contract import SERVICES
 from samples.up import command
-from sas.cli.main import build_parser
+from tests.command_line import check_command
 
 
 def beside(words: list[str]) -> tuple[list[str], list[str]]:
@@ -23,7 +23,8 @@ def beside(words: list[str]) -> tuple[list[str], list[str]]:
     services, desk = (shlex.split(line) for line in options.beside)
     assert services[1:3] == ["-m", "samples.remote_services"]
     assert desk[1:3] == ["-m", "sas.cli"]
-    assert build_parser().parse_args(desk[3:]).verb.name == "desk"
+    assert desk[3] == "desk"
+    check_command(desk[3:])
     return services[3:], desk[4:]
 
 

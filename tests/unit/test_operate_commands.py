@@ -1,0 +1,497 @@
+"""The commands of an operator: what they would do, how they are sent, and what became of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from sas.domain.change import Change
+from sas.domain.claim import claim
+from sas.domain.command import decide as decide_command
+from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoStatus
+from sas.domain.reply import answer, progressed
+from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
+from sas.operate import commands
+from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, plan_many, plan_one
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError
+from sas.operate.finding import OrderQuery
+from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
+from sas.testing.store import MemoryStore, StoreFault
+from tests.contract import cases
+from tests.contract.cases import NOW
+from tests.unit.actors_kit import CARE, QUEUES, Kit, command, kit, order
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+LIMIT = RefusedError("over-limit", "the card is over its limit")
+IN_ERROR = OrderQuery(state="error", limit=1000)
+
+# -- What a command would do, in each state of an order ---------------------------------------
+
+RULES = cases.rules_of(2)
+DAY = timedelta(days=1)
+
+
+def _next(order: Order, change: Change) -> Order:
+    return replace(change.after, token="t")
+
+
+def every_order() -> dict[str, Order]:
+    """An order in each state that two steps in a row can bring it to."""
+    pending = replace(cases.submitted("o", RULES).after, token="t")
+    out = _next(pending, cases.claimed(pending, RULES))
+    half = _next(out, cases.answered(out, 0, RULES))
+    failed = _next(half, cases.refused(half, 1, RULES))
+    processed = _next(half, cases.answered(half, 1, RULES))
+    undoing = _next(failed, cases.undone(failed, RULES))
+    decided = claim(undoing, RULES, now=NOW, instance="s")
+    claimed = _next(undoing, cases.upon(undoing, decided))
+    last = claimed.steps[1]
+    no = Reply(
+        order_id="o",
+        step=1,
+        direction=Direction.UNDO,
+        epoch=last.epoch,
+        outcome=Outcome.REFUSED,
+        result=None,
+        fault=Fault("shut", "no"),
+    )
+    refusal = answer(claimed, no, RULES, now=NOW, instance="s")
+    awaits = Progress(
+        order_id="o",
+        step=0,
+        direction=Direction.DO,
+        epoch=out.steps[0].epoch,
+        complete_by=NOW + DAY,
+        note="the manager approves",
+        awaits=True,
+    )
+    awaited = progressed(out, awaits, RULES, now=NOW, instance="s")
+    cancel = Command(command_id="c", order_id="o", verb=Verb.CANCEL, seq=None, by="ann")
+    cancelled = decide_command(out, cancel, RULES, now=NOW, instance="s")
+    return {
+        "pending": pending,
+        "processing": out,
+        "awaiting a callback": _next(out, cases.upon(out, awaited)),
+        "half done": half,
+        "in error": failed,
+        "processed": processed,
+        "being undone": undoing,
+        "undo failed": _next(claimed, cases.upon(claimed, refusal)),
+        "compensated": replace(processed, steps=_all_undone(processed)),
+        "cancelled": _next(out, cases.upon(out, cancelled)),
+        "rejected": replace(cases.rejected("o").after, token="t"),
+    }
+
+
+def _all_undone(order: Order) -> tuple[Any, ...]:
+    return tuple(
+        replace(
+            step,
+            process_state=StepState.COMPENSATED,
+            undo=UndoStatus.NOT_NEEDED,
+        )
+        for step in order.steps
+    )
+
+
+ORDERS = every_order()
+
+
+def test_the_orders_are_in_as_many_states_as_there_are() -> None:
+    assert {order.process_state for order in ORDERS.values()} == set(OrderState)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("step", [None, "step-0", "step-1"])
+@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_command_is_refused_here_exactly_where_it_would_be_there(
+    name: str, verb: Verb, step: str | None, at_once: bool
+) -> None:
+    order = ORDERS[name]
+    intent = Intent(verb=verb, by="ann", step=step, at_once=at_once)
+    act = ActPlan(intent=intent).add(order)
+    command = Command(
+        command_id="c", order_id="o", verb=Verb(act.verb), seq=order.seq, by="ann", step=step
+    )
+    decision = (
+        None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
+    )
+    assert (act.problem == "") is (decision is not None), act
+    assert bool(act.would) is (decision is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "intent", "reason"),
+    [
+        ("in error", Intent(verb=Verb.SKIP, by="ann", step="fly"), "it has no step 'fly', only"),
+        (
+            "in error",
+            Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"),
+            "the step must be in Error, and step-0 is Processed",
+        ),
+        ("cancelled", Intent(verb=Verb.UNDO, by="ann"), "(--now does not wait for them)"),
+        ("rejected", Intent(verb=Verb.UNDO, by="ann"), "submit it again"),
+    ],
+)
+def test_why_a_command_is_not_possible_is_one_sentence(
+    name: str, intent: Intent, reason: str
+) -> None:
+    assert reason in ActPlan(intent=intent).add(ORDERS[name]).problem
+
+
+@pytest.mark.parametrize(
+    ("name", "intent", "sentence"),
+    [
+        (
+            "in error",
+            Intent(verb=Verb.RESUBMIT, by="ann"),
+            "run again: step-1 (out-of-stock: none left of article 11)",
+        ),
+        (
+            "in error",
+            Intent(verb=Verb.RESUBMIT, by="ann", input="{}"),
+            "run again with the given input: step-1 (out-of-stock: none left of article 11)",
+        ),
+        (
+            "in error",
+            Intent(verb=Verb.SKIP, by="ann"),
+            "count as done; later steps will see null: step-1 (out-of-stock",
+        ),
+        (
+            "in error",
+            Intent(verb=Verb.SKIP, by="ann", input='{"a":1}'),
+            'count as done, with the result {"a":1}: step-1 (out-of-stock',
+        ),
+        (
+            "undo failed",
+            Intent(verb=Verb.RESUBMIT, by="ann"),
+            "run again: undo of step-1 (shut: no)",
+        ),
+        (
+            "undo failed",
+            Intent(verb=Verb.SKIP, by="ann"),
+            "count as undone by hand: undo of step-1 (shut",
+        ),
+        (
+            "pending",
+            Intent(verb=Verb.UNDO, by="ann"),
+            "start no new step, then undo the order (there is no way back); no step ever began",
+        ),
+        ("in error", Intent(verb=Verb.UNDO, by="ann"), "if they have an undo: step-1, step-0"),
+        (
+            "processing",
+            Intent(verb=Verb.UNDO, by="ann"),
+            "start no new step, wait for step-0, then undo",
+        ),
+        (
+            "processing",
+            Intent(verb=Verb.UNDO, by="ann", at_once=True),
+            "undo the order (there is no way back); these steps began",
+        ),
+        ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.UNDO, by="ann"),
+            "start no new step, then undo the order",
+        ),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.SKIP, by="ann", step="step-0", input='{"amount":80}'),
+            'end step-0 as done, with the result {"amount":80}',
+        ),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.CALLBACK, by="ann", input='{"amount":80}'),
+            'end step-0 as done, with the result {"amount":80}',
+        ),
+        (
+            "awaiting a callback",
+            Intent(verb=Verb.CALLBACK, by="ann", fault=Fault("too-dear", "50 is the most")),
+            "end step-0 as refused (too-dear: 50 is the most); the order is then undone, or waits",
+        ),
+    ],
+)
+def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:
+    assert sentence in ActPlan(intent=intent).add(ORDERS[name]).would
+
+
+# -- Many orders ------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def poll_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "JOURNAL_POLL_S", 0.01)
+
+
+async def failed(*order_ids: str) -> Kit:
+    """The actors, with orders of which the payment was declined."""
+    system = kit(CARE)
+    for order_id in order_ids:
+        system.agents["payment"].then(DECLINED)
+        await system.submit(order(order_id, workflow="care"), f"m-{order_id}")
+        await system.drain()
+    return system
+
+
+def resubmit(step: str | None = None) -> Intent:
+    return Intent(verb=Verb.RESUBMIT, by="ann", step=step)
+
+
+class Line:
+    """A bus that hands each command to the actors, unless they are away (``runs``)."""
+
+    def __init__(self, system: Kit) -> None:
+        self.system = system
+        self.sent: list[CommandMessage] = []
+        self.queues: list[str] = []
+        self.runs = True
+        self.up_for = 10**6
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        if len(self.sent) >= self.up_for:
+            raise BusUnavailableError("The bus is down.")
+        for message in messages:
+            self.sent.append(internal.decode(message.body, CommandMessage))
+            self.queues.append(message.queue)
+            if self.runs:
+                await self.system.hand(message)
+        await self.system.drain()
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        return await self.system.bus.peek(queue, limit)
+
+    async def close(self) -> None:
+        pass
+
+
+async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[ActResult]:
+    run = ActRun(plan, line.system.store, QUEUES)
+    await run.send(line)
+    return await run.follow(wait_s)
+
+
+async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -> None:
+    system = await failed("A", "B", "C")
+    system.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    assert plan.counts == "3 pay/card-declined"
+    done: list[int] = []
+    run = ActRun(plan, system.store, QUEUES)
+    await run.send(Line(system))
+    results = await run.follow(5, done.append)
+    assert [(result.order_id, result.carried_out, result.failed_again) for result in results] == [
+        ("A", True, False),
+        ("B", True, True),
+        ("C", True, False),
+    ]
+    assert [result.process_state for result in results] == ["Processed", "Error", "Processed"]
+    assert results[1].problem == "pay (over-limit: the card is over its limit)"
+    assert (results[0].seq, results[0].what) == (5, "resubmitted")
+    assert (run.sent, done[-1]) == (3, 3)
+
+
+async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_nobody() -> None:
+    """Ctrl-C after the commands were sent, and the same command again before they arrived."""
+    system = await failed("A", "B")
+    line = Line(system)
+    line.runs = False
+    first = await plan_many(system.store, IN_ERROR, resubmit())
+    await ActRun(first, system.store, QUEUES).send(line)
+    again = await plan_many(system.store, IN_ERROR, resubmit())
+    assert [command.command_id for command in again.commands] == [
+        command.command_id for command in first.commands
+    ]
+    alerts, line.runs = len(system.alerts()), True
+    await ActRun(first, system.store, QUEUES).send(line)  # the first commands arrive
+    results = await carried_out(line, again)
+    assert [result.process_state for result in results] == ["Processed", "Processed"]
+    assert system.words("A").count("resubmitted") == 1
+    assert len(system.alerts()) == alerts
+    third = await plan_many(system.store, IN_ERROR, resubmit())
+    assert third.commands == []  # none is in Error any more
+
+
+async def test_of_many_the_urgent_are_sent_first_in_their_lane() -> None:
+    system = await failed("A", "B", "C")
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    plan.commands[1] = replace(plan.commands[1], urgent=True)
+    line = Line(system)
+    await carried_out(line, plan)
+    assert [message.order_id for message in line.sent] == ["B", "A", "C"]
+    assert line.queues == ["scheduler-urgent", "scheduler", "scheduler"]
+
+
+async def test_a_command_for_a_fingerprint_changes_only_that_step() -> None:
+    """Skipping a payment made by hand must not skip, unseen, a reservation that failed besides."""
+    system = kit(CARE)
+    system.agents["stock"].then(RefusedError("none-left", "none left"))
+    system.agents["payment"].then(DECLINED)
+    await system.submit(order("A", workflow="care"))
+    await system.drain()
+    query = replace(IN_ERROR, fingerprint="pay/card-declined")
+    plan = await plan_many(system.store, query, Intent(verb=Verb.SKIP, by="ann"))
+    assert plan.acts[0].failed == ("pay/card-declined",)
+    line = Line(system)
+    await carried_out(line, plan)
+    assert line.sent[0].step == "pay"
+    assert system.states("A") == ["Error", "Processed"]
+    plan = await plan_many(system.store, query, resubmit("reserve"))
+    assert plan.intent.step == "reserve"
+
+
+async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> None:
+    system = await failed("A", "B")
+    plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
+    assert (plan.acts, plan.commands) == ([], [])
+    assert {act.problem for act in plan.others} == {
+        "the step must be in Error, and reserve is Processed"
+    }
+
+
+async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:
+    """A price was wrong all morning."""
+    store, one = MemoryStore(), cases.rules_of(1)
+    for number, seconds in enumerate((0, 10, 20)):
+        order = await store.commit(cases.submitted(f"P-{number}", one))
+        order = await store.commit(cases.claimed(order, one))
+        at = NOW + seconds * cases.SECOND
+        await store.commit(cases.answered(order, 0, one, at=at))
+    await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
+    query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
+    plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
+    assert [(act.order_id, act.verb) for act in plan.acts] == [("P-1", "undo"), ("P-2", "undo")]
+    assert [command.seq for command in plan.commands] == [3, 3]
+    assert plan.limited  # there may be more
+
+
+async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
+    system = await failed("A", "B", "C")
+    line = Line(system)
+    line.up_for = 2
+    run = ActRun(await plan_many(system.store, IN_ERROR, resubmit()), system.store, QUEUES)
+    with pytest.raises(ServiceUnavailableError, match=r"bus is down\. 2 of 3 commands were sent"):
+        await run.send(line)
+    assert run.sent == 2
+
+
+async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "LOOKS_AT_ONCE", 1)
+    system = await failed("A", "B", "C")
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    line = Line(system)
+    line.runs = False
+    run = ActRun(plan, system.store, QUEUES)
+    await run.send(line)
+    line.runs = True
+    await line.send([run._message(command) for command in plan.commands[1:]])
+    results = await run.follow(0.05)
+    assert [result.carried_out for result in results] == [None, True, True]
+    assert "not carried out within 0.05 s: check that the function app runs" in str(
+        results[0].problem
+    )
+
+
+# -- What became of one command ---------------------------------------------------------------
+
+
+async def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing() -> None:
+    system = await failed("A")
+    seq = system.order("A").seq
+    plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
+    await system.hand(command("acknowledge", seq, "w-bob", "A"))
+    (result,) = await carried_out(Line(system), plan, 5)
+    assert result.carried_out is False
+    assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in str(result.problem)
+    assert "acknowledged" in str(result.problem)
+    assert system.state("A") == "Error"
+    with pytest.raises(NotPossibleError, match=f"nothing was sent: you saw seq {seq}, but"):
+        await plan_one(system.store, "A", resubmit(), seq=seq)
+    with pytest.raises(NotPossibleError, match="check which seq you saw"):
+        await plan_one(system.store, "A", resubmit(), seq=99)
+
+
+async def test_an_undo_of_an_order_under_way_is_meant_even_if_the_order_has_changed() -> None:
+    store = MemoryStore()
+    pending = await store.commit(cases.submitted("P"))
+    intent = Intent(verb=Verb.UNDO, by="ann")
+    assert (await plan_one(store, "P", intent)).commands[0].seq is None
+    assert (await plan_one(store, "P", intent, seq=pending.seq)).commands[0].seq == pending.seq
+    now = replace(intent, at_once=True)
+    assert (await plan_one(store, "P", now)).commands[0].seq == pending.seq
+
+
+async def test_why_the_scheduler_refused_is_told_at_once() -> None:
+    system = await failed("A")
+    plan = await plan_one(system.store, "A", replace(resubmit(), input='"no object"'))
+    line = Line(system)
+    line.runs = False
+    await CommandAnswers(system.store).record(plan.commands[0].command_id, "Expected `object`")
+    (result,) = await carried_out(line, plan, 30)
+    assert (result.carried_out, result.problem) == (False, "not carried out: Expected `object`.")
+
+
+@pytest.mark.parametrize("verb", [Verb.UNDO, Verb.CANCEL])
+async def test_an_order_that_was_purged_meanwhile_is_told_as_gone(verb: Verb) -> None:
+    system = await failed("A")
+    plan = await plan_one(system.store, "A", Intent(verb=verb, by="ann"))
+    line = Line(system)
+    line.runs = False
+    system.store.orders.clear()
+    (result,) = await carried_out(line, plan, 30)
+    assert "not carried out: the order does not exist any more" in str(result.problem)
+
+
+# -- Why the scheduler refused: kept for the sender -------------------------------------------
+
+
+async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was() -> None:
+    system = kit(CARE)
+    await system.submit(order(workflow="care"))
+    before = system.order()
+    system.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
+    await system.hand(command("acknowledge", before.seq, "w-9"))
+    reason = "only an order in Error needs to be acknowledged, and this is Pending"
+    assert await CommandAnswers(system.store).reason("w-9") == reason
+    assert system.order() == before
+    assert reason in system.alerts()[-1].text
+
+
+async def test_of_many_refusals_the_last_few_are_kept() -> None:
+    store = MemoryStore()
+    refusals = CommandAnswers(store)
+    slot_ids = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
+    for command_id in slot_ids:
+        await refusals.record(command_id, f"why {command_id}")
+    command_ids = [command_id for command_id in slot_ids if await refusals.reason(command_id)]
+    assert command_ids == slot_ids[-REASONS_MAX:]
+    assert await refusals.reason(slot_ids[-1]) == f"why {slot_ids[-1]}"
+    for command_id in slot_ids:
+        await refusals.record(command_id, "x" * 5000)
+    entry = await store.read_shared("refused|00")
+    assert entry is not None
+    assert len(entry.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
+    assert len(json.loads(entry.value)) == REASONS_MAX
+
+
+async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way() -> None:
+    store = MemoryStore()
+    refusals = CommandAnswers(store)
+    command_id = next(f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00")
+    await store.write_shared("refused|00", '[{"of": "a later version"}]', None)
+    assert await refusals.reason(command_id) == ""
+    await refusals.record(command_id, "it is too late")
+    assert await refusals.reason(command_id) == "it is too late"
