@@ -148,9 +148,9 @@ async def _look(place: System, app_agents: set[str]) -> SystemStatus:
 def _line(answer: SystemStatus) -> str:
     """Return a look as one line, for a pipe."""
     kinds = Counter(problem.kind for problem in answer.problems)
-    wrong = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
+    problems = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
     parts = (f"{answer.in_error:,} in Error", _under_way(answer), f"ended {_ended(answer)}")
-    return f"{time_of(answer.at)}  {wrong or 'nothing is wrong'}; {'; '.join(parts)}"
+    return f"{time_of(answer.at)}  {problems or 'nothing is wrong'}; {'; '.join(parts)}"
 
 
 def _drawn(answer: SystemStatus) -> RenderableType:

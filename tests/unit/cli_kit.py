@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -206,8 +206,13 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
 
     monkeypatch.setattr(args, "open_store", open_store)
     monkeypatch.setattr(args, "open_bus", open_bus)
+
+    async def service_time(where: systems.Storage) -> datetime:
+        return system.clock.now()
+
     monkeypatch.setattr(systems, "open_store", opened_store)
     monkeypatch.setattr(systems, "open_bus", opened_bus)
+    monkeypatch.setattr(systems, "service_time", service_time)
     monkeypatch.setattr(output, "now", system.clock.now)
     monkeypatch.setattr(screen, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
