@@ -129,7 +129,7 @@ def resubmit(
     ] = None,
     chosen: ManyOptions,
 ) -> None:
-    """Run the failed steps (or failed undos) of an order in Error again, and wait for their end.
+    """Run the failed steps (or failed undos) of an order in Error again.
 
     \b
       sas resubmit 10248
@@ -161,15 +161,14 @@ def skip(
     ] = None,
     chosen: ManyOptions,
 ) -> None:
-    """Count a step as done because you did it by hand: one in Error, or one that waits for a
-    callback.
+    """Count a step as done because you did it by hand.
 
     \b
       sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 
-    --input is the result that later steps read; without it they see null. A failed undo counts as
-    undone.
-    """  # one sentence
+    It is for a step in Error, and for one that waits for a callback. --input is the result that
+    later steps read; without it they see null. A failed undo counts as undone.
+    """
     _change(order_id, Verb.SKIP, chosen, step=step, content=content)
 
 
@@ -180,15 +179,16 @@ def undo(
     now: Annotated[bool, typer.Option("--now", help="Do not wait for the calls that run.")] = False,
     chosen: ManyOptions,
 ) -> None:
-    """Undo an order: every step that began, the last one first. There is no way back.
+    """Undo an order. There is no way back.
 
     \b
       sas undo 10248
       sas undo --state running --workflow order
 
-    An order under way starts no new step, and its running calls end or expire first. It never waits
-    for a person's callback. --now does not wait for the calls either. An order under way is undone
-    even if it changes meanwhile, unless you give --seq.
+    Every step that began is undone, the last one first. An order under way starts no new step, and
+    its running calls end or expire first. It never waits for a person's callback. --now does not
+    wait for the calls either. An order under way is undone even if it changes meanwhile, unless you
+    give --seq.
     """
     _change(order_id, Verb.UNDO, chosen, at_once=now)
 
@@ -222,7 +222,7 @@ def callback(
     ] = None,
     chosen: ActOptions,
 ) -> None:
-    """Show the address of the callback that a step waits for, or end its wait by hand.
+    """Show the callback that a step waits for, or end it by hand.
 
     \b
       sas callback 10248

@@ -23,6 +23,7 @@ from sas.operate.why import spelled
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 INTERRUPTED = 130
@@ -198,6 +199,13 @@ def table(
 
 def facts(pairs: Iterable[tuple[str, str]]) -> None:
     """Print named facts, one a line. A fact without text is left out."""
+    grid = fact_grid(pairs)
+    if grid.row_count:
+        show(grid)
+
+
+def fact_grid(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return named facts as ``facts`` prints them."""
     from rich.table import Table  # noqa: PLC0415
 
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -206,8 +214,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
     for name, text in pairs:
         if text:
             grid.add_row(name, styled(text))
-    if grid.row_count:
-        show(grid)
+    return grid
 
 
 # -- Times and numbers in words ---------------------------------------------------------------

@@ -55,6 +55,8 @@ from sas.ports import MessageBus, OtherVersionError, StateStore, Summary
 
 COUNTED_MAX = 1000
 """Other orders are counted up to this number only: a list must not take long for them."""
+GROUPS_EXPLAINED_MAX = 20
+"""Of so many groups the first order is loaded at most."""
 LATELY = timedelta(hours=1)
 """Orders that finished within this time count as finished lately."""
 IF_IT_LASTS = "If this lasts, check that the function app runs."
@@ -66,7 +68,7 @@ SUBMITTED = "Submitted"
 
 
 class StepStory(Record, frozen=True):
-    """One step. ``awaited`` says what it waits for, if it is open.
+    """One step. ``awaited`` says what it waits for, and ``doing`` in two words, if it is open.
 
     ``epoch`` counts its requests, ``edits`` the inputs that an operator gave it, and ``route`` is
     the number of its agent among several.
@@ -85,6 +87,7 @@ class StepStory(Record, frozen=True):
     failed: bool
     awaits_callback: bool
     awaited: str
+    doing: str
     agent: str | None
     circuit: Circuit | None
     error: StepError | None
@@ -188,6 +191,7 @@ def story_of(
                 failed=is_failed(step),
                 awaits_callback=step.awaits_callback,
                 awaited=waits_of(step, now).awaited if step.complete_by else "",
+                doing=waits_of(step, now).doing if step.complete_by else "",
                 agent=agents.get(step.number),
                 circuit=circuit_of(agents.get(step.number), circuits),
                 error=StepError(code=step.error.code, message=step.error.message)
@@ -217,7 +221,9 @@ def acts_of(order: Order) -> Iterator[Act]:
             Verb.CALLBACK: awaiting_steps,
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step, at_once=True)
+        intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
+        if command_for(order, intent).verb is not verb:
+            continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
         if command_for(order, intent).verb is not verb or (
@@ -490,6 +496,7 @@ class FailedAlike(Record, frozen=True):
 
     fingerprint: str
     count: int
+    first_id: str
     since: datetime | None
     why: str
 
@@ -556,6 +563,8 @@ def row_of_summary(summary: Summary) -> OrderRow:
         workflow=summary.workflow,
         since=summary.at,
         submitted_at=summary.submitted_at,
+        step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
+        fingerprints=summary.fingerprints,
         why=f"undone: {summary.undone_because}" if summary.undone_because else "",
         undone_because=summary.undone_because,
     )
@@ -583,10 +592,38 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
         FailedAlike(
             fingerprint=fingerprint,
             count=count,
+            first_id=first_rows[fingerprint].order_id,
             since=first_rows[fingerprint].since,
             why=first_rows[fingerprint].why,
         )
         for fingerprint, count in counts.most_common()
+    ]
+
+
+async def failed_alike(
+    store: StateStore, in_error: Sequence[Summary], now: datetime
+) -> list[FailedAlike]:
+    """Return all orders in Error by fingerprint, the most frequent first.
+
+    Only the first order of each group is loaded, for its error. An order whose index row an older
+    version wrote is loaded for its fingerprint; beyond ``COUNTED_MAX`` of them that is ``unknown``.
+    """
+    silent = [summary.order_id for summary in in_error if not summary.fingerprints][:COUNTED_MAX]
+    loaded = {order.order_id: order for order in await finding.load_all(store, silent)}
+    rows = [
+        row_of(loaded[summary.order_id], now)
+        if summary.order_id in loaded
+        else replace(row_of_summary(summary), fingerprints=summary.fingerprints or ("unknown",))
+        for summary in in_error
+    ]
+    groups = groups_of(rows)
+    first_ids = [group.first_id for group in groups[:GROUPS_EXPLAINED_MAX]]
+    orders = {order.order_id: order for order in await finding.load_all(store, first_ids)}
+    return [
+        replace(group, why=row_of(orders[group.first_id], now).why)
+        if group.first_id in orders
+        else group
+        for group in groups
     ]
 
 

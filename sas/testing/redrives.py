@@ -26,7 +26,7 @@ JUDGE_TRIES = 4
 
 
 class Redriver:
-    """Runs ``sas rejected resend`` and ``sas dlq redrive``. A command may die before it ends."""
+    """Runs ``sas messages resend``. A command may die before it ends."""
 
     def __init__(
         self,
@@ -45,14 +45,15 @@ class Redriver:
         ``back``: with ``--to``, so that messages that only the system itself sends go back too.
         """
         of_no_host()
-        while not await self._completes("sas rejected resend", self._resend(back=back, dies=dies)):
+        verb = "resend of rejected messages"
+        while not await self._completes(verb, self._resend(back=back, dies=dies)):
             dies = False
             await self._world.clock.sleep(AGAIN_S)
 
     async def redrive(self, *, dies: bool) -> None:
         """Redrive the dead letters that are safe to send again."""
         of_no_host()
-        await self._completes("sas dlq redrive", self._redrive(dies=dies))
+        await self._completes("resend of dead letters", self._redrive(dies=dies))
 
     def waiting(self, paths: Iterable[str]) -> Iterator[Queued]:
         """Yield the dead letters, except those that a command judged and decided to leave."""
@@ -93,7 +94,7 @@ class Redriver:
         moves, _ = redrive_safe(verdicts, QUEUES)
         sequences = {number for plan in moves for number in plan.move.sequences}
         self._left_in_place |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
-        self._tell(f"sas dlq redrive: {len(moves)} of {len(verdicts)} dead letters")
+        self._tell(f"resend of dead letters: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:

@@ -7,13 +7,13 @@ from html import unescape
 
 import pytest
 
-from sas.domain.queues import DEAD_LETTER_SUBQUEUE
+from sas.operate.messages import path_of
 from sas.ports import Message, UndeliverableError
-from tests.integration.desk_kit import Browser, desk_of, words
+from tests.integration.desk_kit import Browser, desk_of
 from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order, submit
 
 REJECTED, ORDERS = QUEUES.rejected, QUEUES.orders
-DEAD = ORDERS + DEAD_LETTER_SUBQUEUE
+PLACE = f"{ORDERS}/dlq"
 WHY = {"DeadLetterReason": "TTLExpired"}
 
 
@@ -50,9 +50,8 @@ async def test_a_rejected_message_is_sent_again_once_and_removed() -> None:
     async with desk_of(system) as browser:
         message_id = await poison(system, browser)
         browser.line.runs = False
-        status, where = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
-        assert status == 303
-        page = words(await browser.get(where))  # loaded again and again, it sends nothing
+        status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
+        assert status == 200
         assert f"Sent to {ORDERS}, and removed from {REJECTED}." in page
         (message,) = browser.line.sent
         assert (message.queue, browser.line.lying[REJECTED]) == (ORDERS, [])
@@ -60,16 +59,6 @@ async def test_a_rejected_message_is_sent_again_once_and_removed() -> None:
         status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
         assert (status, "is not in that queue" in page) == (404, True)
         assert len(browser.line.sent) == 1
-
-
-async def test_what_somebody_else_took_meanwhile_is_not_sent() -> None:
-    system = kit(CARE)
-    async with desk_of(system) as browser:
-        message_id = await poison(system, browser)
-        browser.line.lying[REJECTED] = []
-        status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
-        assert (status, browser.line.sent) == (404, [])
-        assert "There is no " in page
 
 
 async def test_a_form_that_names_another_target_sends_nothing() -> None:
@@ -113,18 +102,20 @@ async def test_a_dead_letter_is_sent_again_only_if_that_is_safe() -> None:
     async with desk_of(system) as browser:
         browser.line.runs = False
         for name in ("DONE", "NEW"):
-            browser.line.put(DEAD, order(name, workflow="care"), f"again-{name}", **WHY)
+            browser.line.put(path_of(PLACE), order(name, workflow="care"), f"again-{name}", **WHY)
         await browser.desk.inboxes.look()
         page = await browser.get(
-            f"/inbox/dead-letters/resend?queue={DEAD}&id=again-DONE", status=404
+            f"/inbox/dead-letters/resend?queue={PLACE}&id=again-DONE", status=404
         )
         assert "DONE stays: already done" in page
-        fields = form(DEAD, "again-DONE")
+        fields = form(PLACE, "again-DONE")
         status, page = await browser.post("/inbox/dead-letters/resend", **fields)
         assert (status, "already done" in page, browser.line.sent) == (404, True, [])
-        status, page = await browser.post("/inbox/dead-letters/resend", **form(DEAD, "again-NEW"))
-        assert (status, [message.queue for message in browser.line.sent]) == (303, [ORDERS])
-        assert [letter.message_id for letter in browser.line.lying[DEAD]] == ["again-DONE"]
+        status, page = await browser.post("/inbox/dead-letters/resend", **form(PLACE, "again-NEW"))
+        assert (status, [message.queue for message in browser.line.sent]) == (200, [ORDERS])
+        assert [letter.message_id for letter in browser.line.lying[path_of(PLACE)]] == [
+            "again-DONE"
+        ]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_wh
     assert alert.text.startswith(f"Agent stock fails: {BUG}. Deploy a mended version. Its steps")
     assert "Nothing is undone meanwhile, and nothing must be resubmitted. It began" in alert.text
     assert "first seen by order O-" in alert.text
-    assert alert.command == "sas incidents"
+    assert alert.command == "sas status"
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert alerts(system) == ["agent-failing", "cleared"]
