@@ -58,7 +58,7 @@ var rules = [
   }
   {
     name: 'answers-unread'
-    description: 'An application does not read its response queue; what expires there comes back as rejected.'
+    description: 'An application does not read its response queue; what expires there is lost to it: inform its team.'
     severity: 3
     metric: 'ActiveMessages'
     queues: empty(responseQueues) ? [

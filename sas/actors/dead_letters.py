@@ -240,7 +240,7 @@ class DeadLetters:
         return Rejection(
             body=delivery.body,
             reason=Reason.DEAD_LETTERED,
-            description=_why_dead(delivery.properties)[:1000],
+            description=receiver.why_given_up(delivery.properties)[:1000],
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,
             order_id=order_id,
@@ -258,25 +258,6 @@ def _names_its_source(body: bytes) -> bool:
     except MalformedError:
         return b"eadlettersource" in body.lower() or b"\\u" in body
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
-
-
-def _why_dead(properties: Mapping[str, object]) -> str:
-    """Return why a queue gave a message up."""
-    reason = properties.get("DeadLetterReason")
-    description = properties.get("DeadLetterErrorDescription")
-    match reason:
-        case receiver.FAILED:
-            return f"its function failed each time, in the end with {description}"
-        case "MaxDeliveryCountExceeded":
-            return (
-                "its function ended each time without an answer or an error: its process was "
-                "killed, or ran out of time or memory, or all that it needs was away"
-            )
-        case "TTLExpiredException":
-            return "no function received it before it expired"
-        case _:
-            details = f": {description}" if description else ""
-            return f"its queue gave it up ({reason or Reason.DEAD_LETTERED}{details})"
 
 
 def _why_unread(properties: Mapping[str, object]) -> str:

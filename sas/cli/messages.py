@@ -75,7 +75,7 @@ def overview(
     app: App = None,
     json: Json = False,
 ) -> None:
-    """Show what lies in queues, and the alerts that need you.
+    """Show what lies in the system's queues, and the alerts that need you.
 
     \b
       sas messages                    how many messages, in which queue

@@ -1,79 +1,65 @@
-"""The steps of an order as a graph: each step below the steps that it comes after.
+"""The places of the steps of an order in a picture: each step below those that it comes after.
 
 1. A step is in the row below the lowest of the steps before it. So parallel steps are side by side.
 2. A line is left out if other lines lead from the one step to the other.
 3. A line over several rows gets an empty place in each row between, so that no box covers it.
 4. The places of a row are sorted by the middle of the places above them.
+5. An order does not tell which steps come before which; only its workflow does. Without the
+   workflow there are no lines, and the boxes stand one after another as text does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from sas.domain.order import Order, StepRecord
 from sas.domain.workflow import Rules
 
-CHARACTER_WIDTH = 8.5
-BOX_WIDTH_MIN, BOX_HEIGHT, ROW_HEIGHT = 130.0, 46.0, 76.0
-GAP = 18.0
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A step, with the upper left corner of its box."""
-
-    step: StepRecord
-    x: float
-    y: float
+BOX_HEIGHT, ROW_HEIGHT, GAP = 66.0, 96.0, 18.0
+PER_ROW = 3
+"""Boxes in a row of a picture without lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Boxes, all of one size, and lines as paths of SVG. ``label`` says the same in words."""
+    """The upper left corner of each step's box, all of one size, and lines as paths of SVG."""
 
-    boxes: Sequence[Box]
+    corners: Sequence[tuple[float, float]]
     lines: Sequence[str]
     box_width: float
     width: float
     height: float
-    label: str
     box_height: float = BOX_HEIGHT
 
 
-def graph(order: Order, rules: Rules) -> Graph:
-    """Return the graph of an order. Its steps are those of ``rules``."""
-    count = len(order.steps)
-    rows, above = _places(rules)
-    box_width = max(
-        BOX_WIDTH_MIN, CHARACTER_WIDTH * max(len(step.name) for step in order.steps) + 2 * GAP
-    )
+def graph(count: int, rules: Rules | None, box_width: float) -> Graph:
+    """Return the picture of ``count`` steps, which are those of ``rules`` if these are known."""
+    rows, above = _places(rules) if rules else ([number // PER_ROW for number in range(count)], [])
     widths = [box_width if place < count else 0.0 for place in range(len(rows))]
     middles = _middles(rows, above, widths)
     edge = min(x - width / 2 for x, width in zip(middles, widths, strict=True)) - GAP / 2
     middles = [x - edge for x in middles]
     lines = []
-    for place, row in enumerate(rows):
-        x, top = middles[place], GAP / 2 + row * ROW_HEIGHT
+    for place, earlier in enumerate(above):
+        x, top = middles[place], GAP / 2 + rows[place] * ROW_HEIGHT
         bend = top - (ROW_HEIGHT - BOX_HEIGHT) / 2
         through = f" V{top + BOX_HEIGHT:.0f}" if place >= count else ""
-        for start in above[place]:
+        for start in earlier:
             begin, bottom = middles[start], GAP / 2 + rows[start] * ROW_HEIGHT + BOX_HEIGHT
             lines.append(
                 f"M{begin:.0f} {bottom:.0f} C{begin:.0f} {bend:.0f} {x:.0f} {bend:.0f} "
                 f"{x:.0f} {top:.0f}{through}"
             )
     return Graph(
-        boxes=[
-            Box(step, middles[number] - box_width / 2, GAP / 2 + rows[number] * ROW_HEIGHT)
-            for number, step in enumerate(order.steps)
+        corners=[
+            (middles[number] - box_width / 2, GAP / 2 + rows[number] * ROW_HEIGHT)
+            for number in range(count)
         ],
         lines=lines,
         box_width=box_width,
         width=max(x + width / 2 for x, width in zip(middles, widths, strict=True)) + GAP / 2,
         height=max(rows) * ROW_HEIGHT + BOX_HEIGHT + GAP,
-        label=" ".join(_words(order, rules)),
     )
 
 
@@ -112,16 +98,10 @@ def _middles(
     middles = [0.0] * len(rows)
     for row in range(max(rows) + 1):
         places = [place for place, its_row in enumerate(rows) if its_row == row]
-        if row:
+        if row and above:
             places.sort(key=lambda place: mean(middles[start] for start in above[place]))
         x = -sum(widths[place] + GAP for place in places) / 2
         for place in places:
             middles[place] = x + (widths[place] + GAP) / 2
             x += widths[place] + GAP
     return middles
-
-
-def _words(order: Order, rules: Rules) -> Iterator[str]:
-    for step, rule in zip(order.steps, rules.steps, strict=True):
-        after = " and ".join(order.steps[number].name for number in rule.after)
-        yield f"{step.name}{f', after {after}' if after else ''}: {step.process_state.value}."

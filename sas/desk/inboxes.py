@@ -6,85 +6,83 @@ The queues are peeked in the background, so a page never waits for them. Peeking
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain
 
 from msgspec import structs
 
-from sas.desk.rows import Row
 from sas.desk.watch import Picture, Watch
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.operate import letters, messages
-from sas.operate.messages import ALERTS, PLACES, REJECTED_ORDER, MessageList, MessageRow, OrderNow
-from sas.ports import MessageBus
+from sas.operate.messages import MessageList, MessageRow, OrderNow
+from sas.operate.orders import OrderRow
+from sas.operate.status import queue_names, queue_states
+from sas.ports import MessageBus, StateStore
 
 PEEK_EVERY_S = 15.0
-PEEK_MAX = 200
-_EMPTY = MessageList(rows=(), groups=(), over=0)
+
+
+_NOTHING = MessageList(rows=(), groups=(), over=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InboxView:
-    """The messages of one place, the newest first; ``read_at`` is None before they were read."""
+class Inbox:
+    """The messages of one kind, as ``list`` has them; they were read at ``read_at``."""
 
     name: str
     title: str
     about: str
-    content: MessageList = _EMPTY
+    list: MessageList = _NOTHING
     read_at: datetime | None = None
-
-    @property
-    def messages(self) -> Sequence[MessageRow]:
-        """Its messages; of alerts, those that still need somebody."""
-        return [row for row in self.content.rows if not row.over]
 
     @property
     def resends(self) -> bool:
         """Whether its messages can be sent again."""
-        return self.name != ALERTS
+        return self.name != messages.ALERTS
 
     def find(self, place: str, message_id: str) -> MessageRow | None:
         """Return a message by its place and its id, or None."""
-        for row in self.content.rows:
-            if (row.place, row.message_id) == (place, message_id):
-                return row
-        return None
+        rows = [row for row in self.list.rows if (row.place, row.message_id) == (place, message_id)]
+        return rows[0] if rows else None
 
     @property
-    def count(self) -> str:
-        """How many messages there are, or causes of alerts; ``?`` before they were read."""
-        shown = self.content.groups if self.name == ALERTS else self.messages
-        if self.read_at is None or (self.content.problems and not shown):
-            return "?"
-        return f"{len(shown):,}" + ("+" if len(shown) >= PEEK_MAX else "")
+    def count(self) -> int:
+        """How many messages there are; alerts of one cause count as one."""
+        return len(self.list.rows if self.resends else self.list.groups)
 
 
-_BOXES = (
-    InboxView(name=ALERTS, title="Alerts", about="Alerts that the system sent. You remove them."),
-    InboxView(
+_EMPTY = (
+    Inbox(
+        name=messages.ALERTS,
+        title="Alerts",
+        about="Alerts that the system sent, those of one cause together. You remove them.",
+    ),
+    Inbox(
         name=messages.REJECTED,
         title="Rejected messages",
         about="Messages that could not be used, kept whole.",
     ),
-    InboxView(
-        name=messages.DEAD_LETTERS, title="Dead letters", about="Messages that a queue gave up."
+    Inbox(
+        name=messages.DEAD_LETTERS,
+        title="Dead letters",
+        about="Messages that a queue gave up.",
     ),
 )
 
 
 @dataclass(kw_only=True)
 class Inboxes:
-    """Peeks the queues, and keeps the messages, joined with the orders that the desk watches."""
+    """Peeks the queues, and keeps the messages. ``watch`` knows their orders."""
 
+    store: StateStore
     bus: MessageBus
     queues: Queues
-    now: Callable[[], datetime]
     watch: Watch
+    now: Callable[[], datetime]
     agents: Sequence[str] = ()
-    boxes: dict[str, InboxView] = field(default_factory=lambda: {box.name: box for box in _BOXES})
+    boxes: dict[str, Inbox] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
@@ -94,43 +92,46 @@ class Inboxes:
 
     async def look(self) -> None:
         """Peek every queue that has something for an operator."""
-        order_of = _orders(self.watch.picture)
-        for name in PLACES:
+        for name, box in self.boxes.items():
             paths = messages.paths_of(name, self.queues, self.agents, ())
-            contents = await letters.read(self.bus, paths, PEEK_MAX)
-            content = messages.list_of(contents.letters, self.queues, order_of)
-            content = structs.replace(content, problems=tuple(contents.problems.values()))
-            self.boxes[name] = replace(self.boxes[name], content=content, read_at=self.now())
+            contents = await letters.read(self.bus, paths)
+            if name == messages.DEAD_LETTERS:
+                answer = await messages.joined(self.store, contents, self.queues)
+            else:
+                orders = _orders_now(self.watch.picture)
+                answer = messages.list_of(contents.letters, self.queues, orders.get)
+                answer = structs.replace(answer, problems=tuple(contents.problems.values()))
+            self.boxes[name] = replace(box, list=answer, read_at=self.now())
+        names = queue_names(self.queues, self.agents)
+        self.watch.queues = await queue_states(self.bus, names)
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""
         for name, box in self.boxes.items():
-            rows = tuple(row for row in box.content.rows if row != resent)
-            self.boxes[name] = replace(box, content=structs.replace(box.content, rows=rows))
+            rows = tuple(row for row in box.list.rows if row != resent)
+            self.boxes[name] = replace(box, list=structs.replace(box.list, rows=rows))
 
-    def refused(self) -> list[Row]:
-        """Return the orders on ``orders-rejected``, each once, as rows of a list."""
-        rows: dict[str, Row] = {}
-        for message in self.boxes[messages.REJECTED].messages:
-            if message.what == REJECTED_ORDER and message.order_id is not None:
-                row = Row(
-                    order_id=message.order_id,
-                    state=OrderState.REJECTED,
-                    since=message.since,
-                    why=f"{message.kind}: {message.cause}",
-                )
-                rows.setdefault(message.order_id, row)
+    def refused(self) -> list[OrderRow]:
+        """Return the orders that were rejected and never began, each once, as rows of a list."""
+        rows = {
+            row.order_id: OrderRow(
+                order_id=row.order_id,
+                process_state=OrderState.REJECTED.value,
+                since=row.since,
+                why=f"{row.kind}: {row.cause}",
+            )
+            for row in self.boxes[messages.REJECTED].list.rows
+            if row.what == messages.REJECTED_ORDER and row.order_id is not None
+        }
         return list(rows.values())
 
 
-def _orders(picture: Picture) -> Callable[[str], OrderNow | None]:
-    """Return the function that finds an order in a picture by its id."""
-    rows = {row.order_id: row for row in chain(picture.under_way, picture.in_error)}
-
-    def order_of(order_id: str) -> OrderNow | None:
-        row = rows.get(order_id) or picture.finished.get(order_id)
-        if row is None or row.state is None:
-            return None
-        return OrderNow(row.state, row.since, row.submitted_at)
-
-    return order_of
+def _orders_now(picture: Picture) -> Mapping[str, OrderNow]:
+    """Return the state of every order that is known."""
+    rows = [*picture.finished.values(), *picture.under_way, *picture.in_error]
+    return {
+        row.order_id: OrderNow(
+            OrderState(row.process_state or OrderState.PROCESSING), row.since, row.submitted_at
+        )
+        for row in rows
+    }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from itertools import chain, islice
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
 from urllib.parse import urlencode
 
-from sas.desk.rows import SORTS, START_OF_TIME, Block, Row
 from sas.desk.watch import Picture
-from sas.domain.order import OrderState
+from sas.operate.orders import OrderRow
 
 PER_PAGE = 50
 STATE_FILTERS = {
@@ -23,18 +22,13 @@ STATE_FILTERS = {
     "rejected": "Rejected",
     "all": "all",
 }
-AGE_FILTERS = {
-    "": "any time",
-    "1m": "over 1 minute",
-    "10m": "over 10 minutes",
-    "1h": "over 1 hour",
-    "1d": "over 1 day",
-}
-_SPANS = {
-    "1m": timedelta(minutes=1),
-    "10m": timedelta(minutes=10),
-    "1h": timedelta(hours=1),
-    "1d": timedelta(days=1),
+_START_OF_TIME = datetime.min.replace(tzinfo=UTC)
+SORTS: Mapping[str, Callable[[OrderRow], Any]] = {
+    # An order under way is not loaded yet: only the time is known at which it is due.
+    "since": lambda row: (row.since or row.until or _START_OF_TIME, row.order_id),
+    "order": lambda row: row.order_id,
+    "workflow": lambda row: (row.workflow, row.order_id),
+    "step": lambda row: (row.step, row.order_id),
 }
 
 
@@ -44,7 +38,6 @@ class Query:
 
     state: str = "error"
     workflow: str = ""
-    age: str = ""
     text: str = ""
     fingerprint: str = ""
     sort: str = ""
@@ -53,12 +46,11 @@ class Query:
     @classmethod
     def read(cls, parameters: Mapping[str, str]) -> Query:
         """Return the query that the parameters of an address name. Unknown values are ignored."""
-        state, age = parameters.get("state", ""), parameters.get("age", "")
-        sort, page = parameters.get("sort", ""), parameters.get("page", "1")
+        state, sort = parameters.get("state", ""), parameters.get("sort", "")
+        page = parameters.get("page", "1")
         return cls(
             state=state if state in STATE_FILTERS else "error",
             workflow=parameters.get("workflow", "")[:100],
-            age=age if age in AGE_FILTERS else "",
             text=parameters.get("text", "")[:200].strip(),
             fingerprint=parameters.get("fingerprint", "")[:300],
             sort=sort if sort.removeprefix("-") in SORTS else "",
@@ -85,61 +77,48 @@ class Query:
         """Return the address of the list sorted by a column; reversed if it is sorted by it now."""
         return self.address(sort=f"-{name}" if self.sort_in_use == name else name)
 
+    def matches(self, row: OrderRow) -> bool:
+        """Return whether the list shows an order."""
+        return (
+            self.state in {"error", "under-way", "finished", "all"}
+            or self.state == (row.process_state or "").lower()
+        ) and (
+            self.workflow in {"", row.workflow}
+            and self.text.lower() in row.order_id.lower()
+            and (not self.fingerprint or self.fingerprint in row.fingerprints)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
     """One page of a list. ``total`` and ``pages`` count the whole list."""
 
-    rows: list[Row]
+    rows: Sequence[OrderRow]
     total: int
     pages: int
 
 
-def list_page(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> ListPage:
+def list_page(picture: Picture, query: Query, refused: Sequence[OrderRow] = ()) -> ListPage:
     """Return the page of the list that a query asks for.
 
     ``refused`` are orders that never began. Only their messages on ``orders-rejected`` show them.
     """
-    sort, last_first = query.sort_in_use.removeprefix("-"), query.sort_in_use.startswith("-")
-    blocks = _blocks_of(picture, query, refused)
-    runs = [_matching(block, query, sort, picture) for block in blocks]
-    total = sum(map(len, runs))
-    pages = max(1, -(-total // PER_PAGE))
+    rows = [row for row in _in_state(picture, query.state, refused) if query.matches(row)]
+    sort = query.sort_in_use
+    rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    pages = max(1, -(-len(rows) // PER_PAGE))
     first = (min(query.page, pages) - 1) * PER_PAGE
-    last = min(first + PER_PAGE, total)
-    if from_the_end := first > total - last:  # fewer rows to merge before the page
-        first, last = total - last, total - first
-    backwards = last_first != from_the_end
-    iterators = [reversed(run) if backwards else iter(run) for run in runs]
-    merged = heapq.merge(*iterators, key=SORTS[sort], reverse=backwards)
-    rows = list(islice(merged, first, last))
-    return ListPage(rows[::-1] if from_the_end else rows, total, pages)
+    return ListPage(rows[first : first + PER_PAGE], len(rows), pages)
 
 
-def _blocks_of(picture: Picture, query: Query, refused: Sequence[Row]) -> list[Block]:
-    """Return the blocks that may have orders in the state of a query."""
-    state = query.state
-    blocks = [picture.in_error] if state in {"error", "all"} else []
-    blocks += [picture.under_way] if state in {"under-way", "all"} else []
+def _in_state(picture: Picture, state: str, refused: Sequence[OrderRow]) -> Iterator[OrderRow]:
+    """Yield the orders that may be in the state of a query."""
+    if state in {"error", "all"}:
+        yield from picture.in_error
+    if state in {"under-way", "all"}:
+        yield from picture.under_way
     if state not in {"error", "under-way"}:
-        blocks += picture.blocks
-    if refused and state in {"finished", "rejected", "all"}:
+        yield from picture.finished.values()
         stored = {row.order_id for row in chain(picture.in_error, picture.under_way)}
-        stored |= {row.order_id for row in refused if row.order_id in picture.finished}
-        blocks.append(Block(row for row in refused if row.order_id not in stored))
-    return [block for block in blocks if len(block)]
-
-
-def _matching(block: Block, query: Query, sort: str, picture: Picture) -> Sequence[Row]:
-    """Return the orders of a block that match, sorted."""
-    state = {state.value.lower(): state for state in OrderState}.get(query.state)
-    before = picture.at - _SPANS[query.age] if query.age else None
-    if before is not None and block.oldest > before:
-        return ()
-    part = block.only(state, query.workflow)
-    rows = part.with_text(query.text, sort) if query.text else part.by(sort)
-    if query.fingerprint:
-        rows = [row for row in rows if query.fingerprint in row.fingerprints]
-    if before is not None and not START_OF_TIME < block.oldest <= block.newest <= before:
-        rows = [row for row in rows if row.since is not None and row.since <= before]
-    return rows
+        stored |= picture.finished.keys()
+        yield from (row for row in refused if row.order_id not in stored)

@@ -1,28 +1,26 @@
-"""One order as its page shows it: its story, its timeline, its next event, and the verbs."""
+"""One order as its page draws it: its steps as a picture and on a timeline, and its content."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from sas.codec.payloads import UNREADABLE, is_encoded
 from sas.desk.content import indented
-from sas.desk.graph import Graph, graph
-from sas.domain.command import can_undo
+from sas.desk.graph import GAP, Graph, graph
 from sas.domain.content import Content, PayloadRef
-from sas.domain.messages import JournalEntry, Verb
-from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
-from sas.domain.workflow import UnknownWorkflowError, Workflows
-from sas.features.circuit_breaker.rules import Breaker
-from sas.operate import journal as journals
-from sas.operate import why
-from sas.operate.commands import Intent, outlook, refusal
+from sas.domain.order import Direction, Order, StepState
+from sas.domain.workflow import Rules, UnknownWorkflowError, Workflows
 from sas.operate.finding import is_failed
-from sas.operate.journal import Attempt, Fold
-from sas.operate.why import Circuit, Waits
+from sas.operate.journal import Attempt
+from sas.operate.orders import OrderStory, StepStory
+from sas.operate.why import spelled
 
+CHARACTER_WIDTH, CHARACTERS_MAX, BOX_WIDTH_MIN = 7.5, 30, 130.0
 TIMELINE_WIDTH = 1000.0
 BAR_WIDTH_MIN = 8.0
 """A shorter attempt is drawn with this width, so that people can see it and point at it."""
@@ -40,105 +38,87 @@ class AttemptBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One step: its record, its agent, and its attempts."""
+    """One step: the ``lines`` of its box in the picture, and its attempts as bars."""
 
-    step: StepRecord
-    agent: str | None
-    circuit: Circuit | None
-    attempts: Sequence[Attempt]
+    step: StepStory
+    lines: tuple[str, str, str]
     bars: Sequence[AttemptBar]
-    undo: str
-
-    @property
-    def failed(self) -> bool:
-        """Whether it is in Error."""
-        return is_failed(self.step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerbView:
-    """A verb that is possible now, and its ``effect``. A ``final`` verb cannot be taken back."""
-
-    name: str
-    title: str
-    effect: str
-    final: bool
-    takes_input: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderView:
-    """Everything that the page of an order shows.
+    """What the page of an order draws beside its story.
 
-    ``graph`` is None if the order's workflow is not known. ``folds`` is the journal, the newest
-    entry first. The first ``removed`` entries are not stored any more.
+    ``label`` says what ``graph`` shows. ``ordered``: the workflow is known, so the graph has lines.
+    ``pauses`` has the time from the row before to each journal row, by seq.
     """
 
-    order: Order
-    story: str
-    waits: Waits
-    graph: Graph | None
+    graph: Graph
+    label: str
+    ordered: bool
     steps: Sequence[StepView]
-    folds: Sequence[Fold]
-    removed: int
-    verbs: Sequence[VerbView]
+    pauses: Mapping[int, timedelta]
     duration: str
 
 
-def view(
-    order: Order,
-    journal: Sequence[JournalEntry],
-    *,
-    now: datetime,
-    circuits: Mapping[str, Breaker],
-    workflows: Workflows | None,
-) -> OrderView:
-    """Return an order as its page shows it."""
-    agents = journals.agents_of(order, journal, workflows)
-    attempts = journals.attempts(order, journal)
-    start = order.details.submitted_at
-    end = max([order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
-    steps = []
-    for step in order.steps:
-        attempts_of_step = [attempt for attempt in attempts if attempt.step == step.number]
-        agent = agents.get(step.number)
-        steps.append(
-            StepView(
-                step=step,
-                agent=agent,
-                circuit=why.circuit_of(agent, circuits),
-                attempts=attempts_of_step,
-                bars=[_bar(attempt, start, end) for attempt in attempts_of_step],
-                undo="" if step.undo is UndoStatus.NOT_DECIDED else step.undo.value,
-            )
+def view(story: OrderStory, workflows: Workflows | None, now: datetime) -> OrderView:
+    """Return how the page of an order draws it."""
+    rules = _rules(story, workflows)
+    attempts = [attempt for step in story.steps for attempt in step.attempts]
+    start = story.submitted_at
+    end = max([story.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
+    steps = [
+        StepView(
+            step=step,
+            lines=(
+                step.name,
+                " · ".join(filter(None, (step.process_state, step.agent))),
+                _facts(step, _awaited_steps(step, story, rules), end),
+            ),
+            bars=[_bar(attempt, start, end) for attempt in step.attempts],
         )
+        for step in story.steps
+    ]
+    characters = max(len(line) for step in steps for line in step.lines)
+    width = CHARACTER_WIDTH * min(characters, CHARACTERS_MAX) + 2 * GAP
+    rows = [row for fold in story.journal for row in fold.rows]
     return OrderView(
-        order=order,
-        story=why.story(order, journal),
-        waits=why.held(
-            order,
-            why.waits_for(order, now, agents=agents, circuits=circuits),
-            journals.left_since(journal),
-        ),
-        graph=_graph(order, workflows),
+        graph=graph(len(steps), rules, max(width, BOX_WIDTH_MIN)),
+        label=" ".join(f"{', '.join(step.lines)}." for step in steps),
+        ordered=rules is not None,
         steps=steps,
-        folds=journals.folded(order, journal)[::-1],
-        removed=journal[0].seq - 1 if journal else 0,
-        verbs=verbs_of(order),
-        duration=why.spelled(end - start),
+        pauses={later.seq: later.at - row.at for row, later in pairwise(rows)},
+        duration=spelled(end - start),
     )
 
 
-def _graph(order: Order, workflows: Workflows | None) -> Graph | None:
-    try:
-        rules = (
-            workflows.rules(order.details.workflow, order.details.version) if workflows else None
-        )
-    except UnknownWorkflowError:
-        return None
-    if rules is None or [rule.name for rule in rules.steps] != [step.name for step in order.steps]:
-        return None
-    return graph(order, rules)
+def _rules(story: OrderStory, workflows: Workflows | None) -> Rules | None:
+    """Return the rules of an order, if its workflow is known and has its steps."""
+    with suppress(UnknownWorkflowError):
+        rules = workflows.rules(story.workflow, story.version) if workflows else None
+        if rules and [rule.name for rule in rules.steps] == [step.name for step in story.steps]:
+            return rules
+    return None
+
+
+def _awaited_steps(step: StepStory, story: OrderStory, rules: Rules | None) -> Sequence[str]:
+    """Return the steps that must be done before a step begins, if that is known."""
+    earlier = [story.steps[number] for number in rules.steps[step.number].after] if rules else []
+    done = StepState.PROCESSED.value
+    return [other.name for other in earlier if other.process_state != done]
+
+
+def _facts(step: StepStory, awaited_steps: Sequence[str], end: datetime) -> str:
+    """Return how long a step took, in how many attempts, and what it waits for."""
+    if not step.attempts:
+        names = " and ".join(awaited_steps)
+        return step.doing or (f"waits for {names}" if names else "not begun")
+    spans = [(attempt.ended_at or end) - attempt.began_at for attempt in step.attempts]
+    times = f" in {len(spans)} attempts" if len(spans) > 1 else ""
+    return ", ".join(filter(None, (f"{spelled(sum(spans, timedelta()))}{times}", step.doing)))
+
+
+_KINDS = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}
 
 
 def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:
@@ -148,55 +128,16 @@ def _bar(attempt: Attempt, start: datetime, end: datetime) -> AttemptBar:
     offset = min((attempt.began_at - start) / timedelta(seconds=1) / whole_s, 1.0)
     x = offset * (TIMELINE_WIDTH - BAR_WIDTH_MIN)
     width = (until - attempt.began_at) / timedelta(seconds=1) / whole_s * TIMELINE_WIDTH
-    kinds = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}
-    kind = kinds.get(attempt.outcome, "other")
+    kind = _KINDS.get(attempt.outcome, "other")
     if attempt.direction is Direction.UNDO:
         kind += " undo"
-    duration = why.spelled(until - attempt.began_at)
+    duration = spelled(until - attempt.began_at)
     return AttemptBar(
         kind=kind,
         x=round(x, 1),
         width=round(min(max(width, BAR_WIDTH_MIN), TIMELINE_WIDTH - x), 1),
         title=f"{attempt.direction.value} {attempt.epoch}: {attempt.outcome}, {duration}",
     )
-
-
-_TITLES = {
-    Verb.RESUBMIT: "Resubmit",
-    Verb.SKIP: "Skip",
-    Verb.UNDO: "Undo",
-    Verb.CANCEL: "Cancel",
-    Verb.ACKNOWLEDGE: "Acknowledge",
-    Verb.CALLBACK: "Callback",
-}
-
-
-def verbs_of(order: Order) -> list[VerbView]:
-    """Return the verbs that are possible now, each with its effect."""
-    undoing = order.direction is Direction.UNDO
-    verbs = []
-    awaiting = [step.name for step in order.steps if step.awaits_callback]
-    for verb, title in _TITLES.items():
-        step = awaiting[0] if awaiting and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step, at_once=True)
-        if refusal(order, intent):
-            continue
-        effect = outlook(order, intent)
-        if verb is Verb.CALLBACK:
-            effect = f"end {' or '.join(awaiting)} as the callback would: done, or refused"
-        verbs.append(
-            VerbView(
-                name=verb.value,
-                title=title,
-                effect=f"{effect[0].upper()}{effect[1:]}.",
-                final=verb in {Verb.UNDO, Verb.CANCEL},
-                takes_input=verb is Verb.RESUBMIT and not undoing,
-            )
-        )
-    if order.process_state is OrderState.ERROR and can_undo(order):
-        # In Error no call is out, so a cancel would do the same as an undo.
-        verbs = [verb_view for verb_view in verbs if verb_view.name != Verb.CANCEL.value]
-    return verbs
 
 
 def editable(order: Order, step: str | None) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from uuid import uuid4
 
-from sas.desk.watch import Watch
 from sas.domain.queues import Queues
 from sas.operate.commands import ActPlan, ActResult, ActRun, Intent
 from sas.operate.errors import CommandError
@@ -22,13 +20,9 @@ GROUPS_MAX = 200
 
 @dataclass(slots=True, kw_only=True)
 class CommandGroup:
-    """Commands that were sent together, and what is known of their results.
-
-    ``problem`` says why nothing more can be known.
-    """
+    """Commands that were sent together. ``problem`` says why no more can be known of them."""
 
     run: ActRun
-    at: datetime
     key: str = field(default_factory=lambda: uuid4().hex)
     problem: str = ""
 
@@ -55,30 +49,23 @@ class CommandGroup:
         return [result for result in self.results if result.carried_out]
 
     @property
-    def refused(self) -> Sequence[tuple[str, str]]:
-        """The other orders, and why they did not change."""
-        return [
-            (result.order_id, result.problem)
-            for result in self.results
-            if result.problem and not result.carried_out
-        ]
+    def refused(self) -> Sequence[ActResult]:
+        """The results of the orders that did not change."""
+        return [result for result in self.results if result.problem and not result.carried_out]
 
     @property
-    def failed_again(self) -> Mapping[str, str]:
-        """The orders of which steps failed again, and how they failed."""
-        return {
-            result.order_id: result.problem or "" for result in self.results if result.failed_again
-        }
+    def failed_again(self) -> Sequence[ActResult]:
+        """The results of the orders of which steps failed again."""
+        return [result for result in self.results if result.failed_again]
 
 
 class Sender:
     """Sends commands, and follows their results in the background."""
 
-    def __init__(self, store: StateStore, bus: MessageBus, queues: Queues, watch: Watch) -> None:
+    def __init__(self, store: StateStore, bus: MessageBus, queues: Queues) -> None:
         self._store = store
         self._bus = bus
         self._queues = queues
-        self._watch = watch
         self._groups: dict[str, CommandGroup] = {}
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -86,15 +73,14 @@ class Sender:
         """Return the group of commands with this key, or None."""
         return self._groups.get(key)
 
-    async def send(self, plan: ActPlan, at: datetime) -> CommandGroup:
+    async def send(self, plan: ActPlan) -> CommandGroup:
         """Send the commands of a plan.
 
         Raises:
             ServiceUnavailableError: the bus did not take them.
         """
-        run = ActRun(plan, self._store, self._queues)
-        await run.send(self._bus)
-        group = CommandGroup(run=run, at=at)
+        group = CommandGroup(run=ActRun(plan, self._store, self._queues))
+        await group.run.send(self._bus)
         self._groups[group.key] = group
         for old_key in list(self._groups)[:-GROUPS_MAX]:
             del self._groups[old_key]
@@ -104,12 +90,10 @@ class Sender:
         return group
 
     async def _follow(self, group: CommandGroup) -> None:
-        order_ids = [result.order_id for result in group.results]
         try:
             await group.run.follow(WAIT_S)
         except (UnavailableError, CommandError) as error:
             group.problem = f"the result is not known: {error}"
-        self._watch.forget(order_ids)
 
     async def settled(self) -> None:
         """Return when the result of every command is known."""

@@ -1,10 +1,12 @@
 """The server of the desk: its pages and its forms, on 127.0.0.1 only.
 
-The overview and the lists are drawn from what ``Watch`` and ``Inboxes`` last read in the
-background. The page of one order loads that order. Only a POST changes an order or a queue. Its
-form names the seq of the order that the operator saw. If the order has changed since, the command
-is refused, because the operator did not see the change. A cancel is carried out nevertheless. Each
-page listens on ``/live``, and loads itself again when something that it shows has changed.
+Pages draw the records of ``sas.operate`` and decide nothing. The overview and the inboxes are drawn
+from what ``Watch`` and ``Inboxes`` last read in the background. A list loads the orders of one
+page, and the page of an order loads that order. If the store does not answer for ``ANSWER_S``, the
+page says so. Only a POST changes an order or a queue. Its form names the seq of the order that the
+operator saw. If the order has changed since, the command is refused, because the operator did not
+see the change. A cancel is carried out nevertheless. Each page listens on ``/live``, and loads
+itself again when something that it shows has changed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -27,18 +30,18 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inboxes, InboxView
+from sas.desk.inboxes import Inbox, Inboxes
 from sas.desk.sending import CommandGroup, Sender
-from sas.desk.watch import Watch
+from sas.desk.watch import SHOWN_MAX, Watch
 from sas.domain.messages import Verb
-from sas.domain.order import Order, OrderState
+from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, letters, redriving, why
+from sas.operate import commands, finding, orders, redriving, why
 from sas.operate.commands import ActPlan, Intent
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.operate.messages import REJECTED_ORDER, path_of
+from sas.operate.messages import path_of
 from sas.operate.redriving import PlannedMove
 from sas.ports import OperatorBus, PayloadCodec, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
@@ -47,10 +50,16 @@ log = logger(__name__)
 HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
+PATIENCE_S = 3
+"""After so many seconds, every page says that the background waits for the store."""
+ANSWER_S = 8
+"""After so many seconds, a page gives up waiting for the store, and says so."""
+UNDER_WAY_MAX = 1000
+"""Most orders under way that are loaded to choose those of one workflow."""
 GROUP_ORDERS_MAX = 1000
 """Most orders that one form resubmits."""
-REMEMBERED_MAX = 50
-"""Most groups of orders, and most messages that were sent again, that the desk remembers."""
+PLANS_MAX = 50
+"""Most plans for groups of orders that the desk remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +100,15 @@ class Form:
 class Desk:
     """The pages.
 
-    ``groups`` has the orders of each group that was shown, by the key of its form, so that a
-    resubmit of the group names the seqs that the operator saw. ``resends`` has the result of each
-    message that was sent again, by the key of its page.
+    ``plans`` has the plan of each group that was shown, by the key of its form, so that a resubmit
+    of the group names the seqs that the operator saw.
     """
 
     office: Office
     watch: Watch
     inboxes: Inboxes
     sender: Sender
-    groups: dict[str, ActPlan] = field(default_factory=dict)
-    resends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, ActPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
@@ -120,10 +127,9 @@ class Desk:
                 web.get("/static/{name}", self.static),
                 web.get("/live", self.live),
                 web.get("/orders", self.orders),
+                web.post("/orders", self.resubmit_many),
                 web.get("/orders/{order_id}", self.order),
                 web.post("/orders/{order_id}", self.act),
-                web.get("/failures", self.failures),
-                web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
                 web.get("/inbox/{name}/resend", self.resend),
                 web.post("/inbox/{name}/resend", self.resend),
@@ -144,54 +150,53 @@ class Desk:
             active="overview",
             rates=self._charts[1],
             times=self._charts[2],
-            open_circuits=[
-                (agent, circuit)
-                for agent, circuit in sorted(picture.circuits.items())
-                if why.is_open(circuit)
-            ],
-            states=[(state, self._count(state)) for state in OrderState],
+            shown=SHOWN_MAX,
         )
 
-    def _count(self, state: OrderState) -> int:
-        """Return how many orders are in a state, with those that were refused before they began."""
-        picture, refused = self.watch.picture, self.inboxes.refused()
-        if state is not OrderState.REJECTED or not refused:
-            return picture.counts.get(state, 0)
-        return listing.list_page(picture, listing.Query(state="rejected"), refused).total
-
     async def orders(self, request: web.Request) -> web.Response:
-        """List orders."""
-        query = listing.Query.read(request.query)
-        picture = self.watch.picture
-        blocks = (picture.in_error, picture.under_way, *picture.blocks)
-        workflows = {workflow for block in blocks for _, workflow in block.counts}
+        """List orders. For orders that failed alike, offer to resubmit them."""
+        query, picture = listing.Query.read(request.query), self.watch.picture
+        if query.workflow and query.state in {"under-way", "all"}:
+            rows = await self.watch.loaded(picture.under_way[:UNDER_WAY_MAX])
+            picture = replace(picture, under_way=rows)
+        rows_known = chain(picture.in_error, picture.under_way, picture.finished.values())
+        workflows = {row.workflow for row in rows_known}
+        part = listing.list_page(picture, query, self.inboxes.refused())
+        # The form is no live part, so a page that loads itself again needs no plan.
+        plans = query.fingerprint and not query.text and "X-Live" not in request.headers
         return self._page(
             "list.html",
             active="orders",
             query=query,
-            listing=listing.list_page(picture, query, self.inboxes.refused()),
+            listing=replace(part, rows=await self.watch.loaded(part.rows)),
             states=listing.STATE_FILTERS,
-            ages=listing.AGE_FILTERS,
             workflows=sorted(workflows - {""}),
+            **(await self._plan(query) if plans else {"plan": None}),
         )
+
+    async def _plan(self, query: listing.Query) -> dict[str, Any]:
+        """Plan to resubmit the orders that a query matches, and remember the plan by a key."""
+        selection = finding.OrderQuery(
+            state="error",
+            workflow=query.workflow or None,
+            fingerprint=query.fingerprint,
+            limit=GROUP_ORDERS_MAX,
+        )
+        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by)
+        key, plan = uuid4().hex, await commands.plan_many(self.office.store, selection, intent)
+        self.plans[key] = plan
+        for old_key in list(self.plans)[:-PLANS_MAX]:
+            del self.plans[old_key]
+        return {"plan": plan, "key": key}
 
     async def order(self, request: web.Request) -> web.Response:
         """Show one order."""
-        order_id = request.match_info["order_id"]
+        office, order_id = self.office, request.match_info["order_id"]
         try:
-            order = await finding.load(self.office.store, order_id)
+            order = await finding.load(office.store, order_id)
         except NotPossibleError:
-            rejected = self.inboxes.boxes["rejected"].messages
-            messages = [
-                message
-                for message in rejected
-                if message.order_id == order_id and message.what == REJECTED_ORDER
-            ]
-            if not messages:
-                raise
-            return self._page(
-                "rejected.html", active="orders", order_id=order_id, messages=messages
-            )
+            queued = await orders.queued(office.bus, office.queues, order_id)
+            return self._page("queued.html", active="orders", order=queued)
         group = self.sender.find(request.query.get("sent", ""))
         return await self._order_page(order, Form(), request.query, group)
 
@@ -205,67 +210,37 @@ class Desk:
         status: int = 200,
     ) -> web.Response:
         """Show an order, with the text of a form that was refused, and the result of a command."""
-        journal = await self.office.store.journal(order.order_id)
-        view = page.view(
+        office, now = self.office, self.office.now()
+        story = await orders.explain(
+            office.store,
+            office.bus if "where" in query else None,
             order,
-            journal,
-            now=self.office.now(),
-            circuits=self.watch.picture.circuits,
-            workflows=self.office.workflows,
+            await office.store.journal(order.order_id),
+            queues=office.queues,
+            now=now,
+            workflows=office.workflows,
         )
-        content = form.text is not None or "content" in query or "edit" in query
-        whole = await self._whole(order) if content else order
-        step = next((step for step in order.steps if step.name == view.waits.step), None)
-        read = None
-        if "where" in query and step is not None:
-            agents = {view.waits.agent} if view.waits.agent else set()
-            paths = letters.waiting_paths(order, step, self.office.queues, agents)
-            read = await letters.read(self.office.bus, paths)
-        failed_steps = [step_view.step for step_view in view.steps if step_view.failed]
+        failed_steps = [step.name for step in story.steps if step.failed]
         editing = form.text is not None or ("edit" in query and bool(failed_steps))
+        whole = await self._whole(order) if editing or "content" in query else order
         text = form.text
         if editing and text is None:
-            text = page.shown(page.editable(whole, failed_steps[0].name if failed_steps else None))
+            text = page.shown(page.editable(whole, failed_steps[0] if failed_steps else None))
         return self._page(
             "order.html",
             status=status,
             active="orders",
-            view=view,
-            order=order,
+            order=story,
+            view=page.view(story, office.workflows, now),
             form=form,
             group=group,
+            where_asked="where" in query,
             whole=whole if "content" in query else None,
             editing=editing,
             text=text,
-            failed_steps=failed_steps,
-            awaiting_steps=[step for step in order.steps if step.awaits_callback],
-            read=read,
-            place=letters.place_of(order, step, read.letters) if read and step else None,
             live=urlencode(
                 {"order": order.order_id, "sent": group.key if group else ""}, errors="replace"
             ),
-        )
-
-    async def failures(self, request: web.Request) -> web.Response:
-        """Show the orders that failed in the same way, and offer to resubmit them."""
-        fingerprint = request.query.get("fingerprint", "")
-        selection = finding.OrderQuery(
-            state="error", fingerprint=fingerprint, limit=GROUP_ORDERS_MAX
-        )
-        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by)
-        plan = await commands.plan_many(self.office.store, selection, intent)
-        key = uuid4().hex
-        self.groups[key] = plan
-        for old_key in list(self.groups)[:-REMEMBERED_MAX]:
-            del self.groups[old_key]
-        return self._page(
-            "failures.html",
-            active="overview",
-            fingerprint=fingerprint,
-            step=plan.intent.step,
-            key=key,
-            plan=plan,
-            limit=GROUP_ORDERS_MAX,
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
@@ -273,7 +248,7 @@ class Desk:
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
-    def _box(self, request: web.Request) -> InboxView:
+    def _box(self, request: web.Request) -> Inbox:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox: go back to the overview")
@@ -305,7 +280,7 @@ class Desk:
             seq = None if intent.verb is Verb.CANCEL else _seq(str(fields.get("seq", "")))
             form.stale = seq not in {None, order.seq}
             plan = await commands.plan_one(self.office.store, order_id, intent, seq=seq)
-            group = await self.sender.send(plan, self.office.now())
+            group = await self.sender.send(plan)
         except CommandError as error:
             form.problem = str(error)
             return await self._order_page(order, form, {}, status=409)
@@ -340,55 +315,45 @@ class Desk:
         """Resubmit the orders of a group. An order that has changed since refuses its command."""
         fields = await request.post()
         reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
-        plan = self.groups.pop(str(fields.get("key", "")), None)
+        plan = self.plans.pop(str(fields.get("key", "")), None)
         if plan is None:
             raise NotPossibleError("this group was sent already, or is too old: look at it again")
         plan.intent = replace(plan.intent, reason=reason)
-        group = await self.sender.send(plan, self.office.now())
+        group = await self.sender.send(plan)
         raise web.HTTPSeeOther(f"/sent/{group.key}")
 
     async def resend(self, request: web.Request) -> web.Response:
-        """Say what a resend of a message would do (GET), or do it if nothing has changed (POST)."""
+        """Say what a resend of a message would do (GET), or do it if nothing has changed (POST).
+
+        The page of a POST that is loaded again sends nothing: its message is not there any more.
+        """
         fields = await request.post() if request.method == "POST" else request.query
-        box = self._box(request)
-        if resend := self.resends.get(str(fields.get("done", ""))):
-            return self._page("resend.html", active=box.name, box=box, done=True, **resend)
+        box, office = self._box(request), self.office
         place, message_id = str(fields.get("queue", "")), str(fields.get("id", ""))
         message = box.find(place, message_id) if box.resends else None
         if message is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
-        office = self.office
-        plan, row = await redriving.plan_one(
+        move, row = await redriving.plan_one(
             office.bus,
             office.store,
             queues=office.queues,
-            path=path_of(message.place),
+            path=path_of(place),
             message_id=message_id,
         )
-        target = row.to
-        if request.method != "POST":
-            return self._page(
-                "resend.html",
-                active=box.name,
-                box=box,
-                done=False,
-                message=message,
-                target=target,
-                resubmits=row.resubmits,
-            )
-        if target != fields.get("target"):
-            raise NotPossibleError(f"nothing was sent: it would go to {target} now")
-        key, removed = uuid4().hex, await self._moved(plan)
-        self.resends[key] = {"message": message, "target": target, "removed": removed}
-        for old_key in list(self.resends)[:-REMEMBERED_MAX]:
-            del self.resends[old_key]
-        self.inboxes.forget(message)
-        raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
+        removed: bool | None = None
+        if request.method == "POST":
+            if row.to != fields.get("target"):
+                raise NotPossibleError(f"nothing was sent: it would go to {row.to} now")
+            removed = await self._moved(move)
+            self.inboxes.forget(message)
+        return self._page(
+            "resend.html", active=box.name, box=box, message=message, row=row, removed=removed
+        )
 
-    async def _moved(self, plan: PlannedMove) -> bool:
+    async def _moved(self, move: PlannedMove) -> bool:
         """Send a message again and remove it; return whether it was removed."""
         try:
-            async with aclosing(redriving.carry_out(self.office.bus, [plan])) as moving:
+            async with aclosing(redriving.carry_out(self.office.bus, [move])) as moving:
                 async for removed in moving:
                     return removed
         except UndeliverableError as error:
@@ -438,7 +403,7 @@ class Desk:
         order_id = request.query.get("order")
         if order_id is None:
             read_at = [box.read_at for box in self.inboxes.boxes.values()]
-            return self.watch.picture.version, read_at, progress
+            return self.watch.picture.version, self._waited_s(), read_at, progress
         order = await self.office.store.load(order_id)
         errors = [step.last_error for step in order.steps] if order else []
         return order, errors, progress
@@ -452,10 +417,16 @@ class Desk:
             "by": self.office.by,
             "now": self.office.now(),
             "where": self.office.where,
+            "waited_s": self._waited_s(),
             "live": "",
         }
         text = _TEMPLATES.get_template(template).render(base | context)
         return web.Response(text=text, content_type="text/html", status=status)
+
+    def _waited_s(self) -> int:
+        """Return for how long the store has not answered, if a reader should know it."""
+        waited_s = self.watch.waited_s
+        return waited_s if waited_s >= PATIENCE_S else 0
 
     def _refused(self, status: int, why: str) -> web.Response:
         text = _TEMPLATES.get_template("refused.html").render(why=why)
@@ -467,7 +438,11 @@ class Desk:
         @web.middleware
         async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                return await handler(request)
+                is_page = request.method == "GET" and request.path != "/live"
+                async with asyncio.timeout(ANSWER_S if is_page else None):
+                    return await handler(request)
+            except TimeoutError:
+                return self._problem(503, f"the state store has not answered for {ANSWER_S} s")
             except web.HTTPSeeOther as redirect:
                 return web.Response(status=303, headers={"Location": str(redirect.location)})
             except web.HTTPException as error:
@@ -500,8 +475,10 @@ def _address(order_id: str) -> str:
     return f"/orders/{quote(order_id, safe='', errors='replace')}"
 
 
-def _clock(at: datetime | None) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+def _clock(at: datetime | None, exact: bool = False) -> str:
+    if at is None:
+        return "-"
+    return at.astimezone(UTC).isoformat(" ", "milliseconds" if exact else "seconds")[:-6]
 
 
 _TEMPLATES = jinja2.Environment(
@@ -512,14 +489,14 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {
-    "ago": lambda at, now: why.spelled(now - at) if at else "",
+    "ago": lambda at, now: why.spelled(now - at),
     "ahead": lambda at, now: why.spelled(at - now),
     "clock": _clock,
     "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
     "spelled": why.spelled,
     "shown": page.shown,
     "address": _address,
-    "tone": lambda state: state.value.lower() if state else "unknown",
+    "tone": lambda state: state.lower() if state else "unknown",
 }
 
 
@@ -529,9 +506,14 @@ async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
     agents = sorted(office.workflows.agents()) if office.workflows else []
     watch = Watch(office.store, office.now)
     inboxes = Inboxes(
-        bus=office.bus, queues=office.queues, now=office.now, watch=watch, agents=agents
+        store=office.store,
+        bus=office.bus,
+        queues=office.queues,
+        watch=watch,
+        now=office.now,
+        agents=agents,
     )
-    sender = Sender(office.store, office.bus, office.queues, watch)
+    sender = Sender(office.store, office.bus, office.queues)
     desk = Desk(office=office, watch=watch, inboxes=inboxes, sender=sender)
     runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)
     await runner.setup()

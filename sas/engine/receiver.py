@@ -49,7 +49,7 @@ What can go wrong, and why nothing is lost:
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
@@ -324,6 +324,25 @@ def dead_letter(queue: str, message: Message, reason: str, description: str) -> 
 def is_copy(message: Message) -> bool:
     """Return whether a message is the copy of one that was put back."""
     return FIRST_ID in message.properties
+
+
+def why_given_up(properties: Mapping[str, object]) -> str:
+    """Return why a queue gave a message up, by the properties of the dead letter."""
+    reason = properties.get("DeadLetterReason")
+    description = properties.get("DeadLetterErrorDescription")
+    if reason == FAILED:
+        return f"its function failed each time, in the end with {description}"
+    if reason == REFUSED:
+        return f"its queue refuses it: {description}"
+    if reason == "MaxDeliveryCountExceeded":
+        return (
+            "its function ended each time without an answer or an error: its process was killed, "
+            "or ran out of time or memory, or all that it needs was away"
+        )
+    if reason == "TTLExpiredException":
+        return "nobody received it before it expired"
+    details = f": {description}" if description else ""
+    return f"its queue gave it up ({reason}{details})" if reason else "its queue gave it up"
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:

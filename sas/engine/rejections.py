@@ -47,7 +47,7 @@ REFUSING_MAX = 100
 """Most refusing queues that an instance remembers: applications choose their names."""
 _STATE_MISSED = (
     "The orders go on; the notifications are not kept. An application that sends an order again, "
-    "with the same content, gets its present state."
+    "unchanged and with a new submission_id, gets its present state."
 )
 
 

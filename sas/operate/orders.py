@@ -68,7 +68,7 @@ SUBMITTED = "Submitted"
 
 
 class StepStory(Record, frozen=True):
-    """One step. ``awaited`` says what it waits for, if it is open.
+    """One step. ``awaited`` says what it waits for, and ``doing`` in two words, if it is open.
 
     ``epoch`` counts its requests, ``edits`` the inputs that an operator gave it, and ``route`` is
     the number of its agent among several.
@@ -87,6 +87,7 @@ class StepStory(Record, frozen=True):
     failed: bool
     awaits_callback: bool
     awaited: str
+    doing: str
     agent: str | None
     circuit: Circuit | None
     error: StepError | None
@@ -190,6 +191,7 @@ def story_of(
                 failed=is_failed(step),
                 awaits_callback=step.awaits_callback,
                 awaited=waits_of(step, now).awaited if step.complete_by else "",
+                doing=waits_of(step, now).doing if step.complete_by else "",
                 agent=agents.get(step.number),
                 circuit=circuit_of(agents.get(step.number), circuits),
                 error=StepError(code=step.error.code, message=step.error.message)
@@ -219,7 +221,9 @@ def acts_of(order: Order) -> Iterator[Act]:
             Verb.CALLBACK: awaiting_steps,
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step, at_once=True)
+        intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
+        if command_for(order, intent).verb is not verb:
+            continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
         if command_for(order, intent).verb is not verb or (
@@ -559,10 +563,10 @@ def row_of_summary(summary: Summary) -> OrderRow:
         workflow=summary.workflow,
         since=summary.at,
         submitted_at=summary.submitted_at,
+        step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
+        fingerprints=summary.fingerprints,
         why=f"undone: {summary.undone_because}" if summary.undone_because else "",
         undone_because=summary.undone_because,
-        step=summary.fingerprints[0].partition("/")[0] if summary.fingerprints else "",
-        fingerprints=summary.fingerprints,
     )
 
 

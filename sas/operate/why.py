@@ -59,7 +59,9 @@ class AwaitedMessage(Record, frozen=True):
 
 
 class Waits(Record, frozen=True):
-    """What an order waits for. ``then`` says what happens next, or that the wait is too long.
+    """What an order waits for, and what its step is ``doing`` in two words.
+
+    ``then`` says what happens next, or that the wait is too long.
 
     ``at`` is when the supervisor looks at the step, ``called_by`` when its agent, which has a bug,
     is called again at the latest. ``todo`` is what the operator must do; it is
@@ -67,6 +69,7 @@ class Waits(Record, frozen=True):
     """
 
     awaited: str
+    doing: str = ""
     then: str = ""
     todo: str = ""
     at: datetime | None = None
@@ -205,19 +208,24 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
     note = f": {step.note.rstrip('.')}" if step.note else ""
     if is_failed(step):
         return Waits(
-            awaited="You.", then="It goes on only after a command.", todo=_todo_in_error(step)
+            doing="waits for you",
+            awaited="You.",
+            then="It goes on only after a command.",
+            todo=_todo_in_error(step),
         )
     if step.complete_by is not None and step.complete_by + LATE_AFTER < now:
         return Waits(
+            doing="is late",
             awaited=f"The supervisor, to look at {step.name}.",
             then="It is late.",
             todo="Check that the function app runs: the supervisor looks within seconds.",
         )
     if step.resting:
         action = "undone" if undoing else "tried again"
-        return Waits(awaited=f"{step.name} rests.", then=f"Then it is {action}.")
+        return Waits(doing="rests", awaited=f"{step.name} rests.", then=f"Then it is {action}.")
     if (bug := bug_of(step, now)) is not None:
         return Waits(
+            doing="waits for a deploy",
             awaited=f"A deploy that mends the agent of {step.name}: its {operation} failed: "
             f"{bug.message.rstrip('.')}.",
             then=MENDED,
@@ -226,6 +234,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         )
     if step.awaits_callback:
         return Waits(
+            doing="waits for the callback",
             awaited=f"The callback of {name}{note}.",
             then=f"Without it, the {'undo is tried again' if undoing else 'step fails'}.",
         )
@@ -236,9 +245,12 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
             awaited = f"{name} goes on{note}; its agent asks again."
             then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
-            awaited=awaited, then="Then the step is undone." if is_cancelled(step) else then
+            doing="goes on" if note else "is out",
+            awaited=awaited,
+            then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
+        doing="is ready",
         awaited=f"A scheduler, to claim {step.name}.",
         then="If none does, the supervisor wakes one.",
     )

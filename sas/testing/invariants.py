@@ -618,8 +618,8 @@ class Invariants:
         if change.incident is not None:
             name = change.incident.kind, change.incident.scope
             explanation = explained_by(change.incident) or name
-            own, other = ((kind.value, scope) for kind, scope in (name, explanation))
-            self._incidents.setdefault(own, {own}).add(other)
+            names = {(kind.value, scope) for kind, scope in (name, explanation)}
+            self._incidents.setdefault((name[0].value, name[1]), set()).update(names)
 
     def _is_incident(self, change: Change) -> bool:
         """Return whether operators must be told why an order waits."""

@@ -24,7 +24,6 @@ from sas.cli import submission
 from sas.cli.submission import SubmitRun
 from sas.cli.system import System
 from sas.client import NewOrder, OrdersClient, links
-from sas.domain.queues import Queues
 from sas.operate.errors import ServiceUnavailableError
 from sas.operate.submissions import InputItem
 from tests.forked import sas_said
@@ -265,7 +264,7 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
             as_json=False,
             quiet_s=300.0,
             urgent=False,
-        ).work(System(Queues()))
+        ).work(System())
     stderr = capsys.readouterr().err
     assert stderr.startswith("sas: Service Bus has not answered for 0.5 s: ")
     assert stderr.endswith("Trying again, for up to 3 s in all.\n")

@@ -25,50 +25,62 @@ from sas.testing.store import StoreFault
 from tests.integration.desk_kit import desk_of, words
 from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
-from tests.unit.actors_kit import CARE, DECLINED, Kit, fail, kit, night, order, submit
+from tests.unit.actors_kit import CARE, CHAIN, DECLINED, Kit, fail, kit, night, order, submit
 
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
     async with desk_of(await night()) as browser:
         page = await browser.look("/")
     assert "3 orders need you." in page
-    assert f"2 pay card-declined {DECLINED} Resubmit these 2…" in page
-    assert "1 reserve sold-out nothing is left of product 11 Resubmit it…" in page
-    assert "3 Error" in page
-    assert "1 Processed" in page
-    assert "4 started, 1 completed, 0 undone, 3 failed" in page
+    assert re.search(f"2 pay card-declined .*{DECLINED} .* Resubmit these 2…", page)
+    assert re.search("1 reserve sold-out .*nothing is left of product 11 .* Resubmit it…", page)
+    assert "3 in Error" in page
+    assert "1 Processed in the last hour" in page
+    assert "1 completed, 0 undone, 3 failed" in page
 
 
 @pytest.mark.parametrize(
-    ("kind", "needs_you"), [(AlertKind.AGENT_FAILING, True), (AlertKind.BREAKER_OPEN, False)]
+    ("kinds", "headline"),
+    [
+        ([AlertKind.AGENT_FAILING], "3 orders and 1 problem need you."),
+        ([AlertKind.AGENT_FAILING, AlertKind.BREAKER_OPEN], "3 orders and 1 problem need you."),
+        ([AlertKind.BREAKER_OPEN], "3 orders need you."),
+    ],
 )
-async def test_the_overview_counts_an_incident_that_needs_you(
-    kind: AlertKind, needs_you: bool
+async def test_the_overview_shows_what_is_wrong_and_counts_what_needs_you(
+    kinds: list[AlertKind], headline: str
 ) -> None:
-    system = kit(CARE)
-    await system.submit(order("10248", workflow="care"))
-    now = system.clock.now()
-    incident = Incident(
-        kind=kind, scope="agent a", text="Agent a <b> fails. Deploy.", since=now, until=now
-    )
-    await system.context.incidents.report(incident)
-    async with desk_of(system) as browser:
-        page = await browser.look("/")
-    assert ("1 incident needs you. Incident : agent a <b> fails." in page) is needs_you
-    assert ("Nothing needs you." in page) is not needs_you
-    assert ("No step is late." in page) is not needs_you
-
-
-async def test_the_overview_counts_orders_and_incidents_that_need_you() -> None:
     system = await night()
     now = system.clock.now()
-    for scope in ("agent a", "agent b"):
+    for kind in kinds:
         incident = Incident(
-            kind=AlertKind.AGENT_FAILING, scope=scope, text="It fails.", since=now, until=now
+            kind=kind,
+            scope=f"agent {kind.value}",
+            text="It <b> fails. Deploy.",
+            since=now,
+            until=now,
         )
         await system.context.incidents.report(incident)
     async with desk_of(system) as browser:
-        assert "3 orders and 2 incidents need you." in await browser.look("/")
+        page = await browser.look("/")
+    assert headline in page
+    assert page.count("It <b> fails. Deploy.") == len(kinds)
+
+
+async def test_a_storm_of_failed_orders_is_groups_first_and_then_rows() -> None:
+    system = await night()
+    for number in range(60):
+        await fail(system, f"S-{number:02d}", agent="payment", code="fraud", message="no")
+    async with desk_of(system) as browser:
+        overview = await browser.look("/")
+        listed = await browser.look("/orders")
+        group = await browser.look("/orders?state=error&fingerprint=pay/fraud")
+    assert "60 pay fraud " in overview
+    assert "All 63 orders in Error" in overview
+    for page in (overview, listed):
+        assert page.index("60 pay fraud ") < page.index("10248 care pay ")
+    assert group.index("Resubmit these 60") < group.index("S-00 care pay ")
+    assert "10248" not in group
 
 
 async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:
@@ -82,12 +94,34 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     assert "step failed by agent payment" in page
 
 
-async def test_an_orders_page_shows_its_steps_as_a_graph_with_their_states() -> None:
-    async with desk_of(await night()) as browser:
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(known: bool) -> None:
+    system = kit(CHAIN)
+    system.agents["payment"].then(RefusedError("x", "y"))
+    await submit(system, "10248", "chain")
+    async with desk_of(system) as browser:
+        if not known:
+            browser.desk.office = replace(browser.desk.office, workflows=None)
         page = await browser.get("/orders/10248")
-    assert 'aria-label="reserve: Processed. pay: Error."' in page
-    assert len(re.findall(r'<g class="(?:processed|error|pending)"><rect ', page)) == 2
+    label = r'aria-label="reserve, Compensated · stock, [\d.]+ s in 2 attempts\. pay, '
+    assert re.search(label, page)
+    assert len(re.findall(r'<g class="compensated"><title>', page)) == 2
+    assert ("<path d=" in page) is known
+    assert ("shows no order between the steps" in page) is not known
     assert "style=" not in page  # the browser would refuse it
+
+
+async def test_the_journal_has_milliseconds_and_the_time_from_row_to_row() -> None:
+    system = await night()
+    await system.later(1.25)
+    await system.hand(actors_kit.command("acknowledge", system.order("10248").seq, "w", "10248"))
+    row = system.journal("10248")[-1]
+    async with desk_of(system) as browser:
+        page = await browser.get("/orders/10248")
+    moment = row.at.isoformat(timespec="milliseconds")
+    clock = moment[:-6].replace("T", " ")
+    assert f'<time datetime="{moment}" title="{clock[:-4]} UTC" data-clock="exact">{clock}' in page
+    assert re.search(r"\+1 min \d+ s", words(page))
 
 
 async def waiting(*workflows: Workflow) -> Kit:
@@ -102,11 +136,10 @@ async def test_a_wait_for_a_callback_is_told_and_an_operator_answers_in_its_plac
     system = await waiting()
     async with desk_of(system) as browser:
         page = await browser.look("/orders/10248")
-        until = f"{system.order('10248').steps[0].complete_by:%Y-%m-%d %H:%M:%SZ}"
-        assert f"It waits for The callback of reserve, until {until}: the manager approves." in page
-        assert "Waits for the callback until" in page
+        assert "It waits for The callback of reserve: the manager approves." in page
+        assert "waits for the callback" in page
         listed = await browser.look("/orders?state=under-way")
-        assert f"reserve waits for the callback until {until}: the manager approves" in listed
+        assert "The callback of reserve: the manager approves." in listed
         seq = str(system.order("10248").seq)
         form = {"seq": seq, "step": "reserve", "input": '{"amount": 80}', "reason": "by phone"}
         _, where = await browser.post("/orders/10248", verb="callback", **form)
@@ -154,9 +187,9 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
         _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
         await browser.desk.sender.settled()
         order_page = await browser.look(where)
-        page = await browser.get("/failures?fingerprint=pay/card-declined")
+        page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
         key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        _, where = await browser.post("/failures", key=key, step="pay")
+        _, where = await browser.post("/orders", key=key)
         await browser.desk.sender.settled()
         group_page = await browser.look(where)
     assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
@@ -203,10 +236,8 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
     ("form", "sentence"),
     [
         ({"input": "{"}, "The input: the body is not JSON"),
-        ({"reason": "x" * 501}, "The reason has 501 characters"),
         ({"seq": "now"}, "The form names no seq"),
         ({"step": "nosuch"}, "it has no step 'nosuch'"),
-        ({"step": "reserve"}, "the step must be in Error, and reserve is Processed"),
     ],
 )
 async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
@@ -262,16 +293,17 @@ async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_tha
 ):
     system = await night()
     async with desk_of(system) as browser:
-        page = await browser.get("/failures?fingerprint=pay/card-declined")
-        assert "Resubmit 2 orders" in page
+        await browser.desk.watch.look()
+        page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
+        assert "Resubmit these 2" in page
         key = re.findall(r'name="key" value="(\w+)"', page)[0]
         seq = system.order("10249").seq
         await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
-        status, where = await browser.post("/failures", key=key, step="pay", reason="card service")
+        status, where = await browser.post("/orders", key=key, reason="card service")
         assert status == 303
         await browser.desk.sender.settled()
         report = await browser.look(where)
-        again, _ = await browser.post("/failures", key=key, step="pay")
+        again, _ = await browser.post("/orders", key=key)
     assert "Carried out: 1 of 2." in report
     assert "10249 : not carried out: you saw seq" in report
     assert (system.state("10248"), system.state("10249"), system.state("10250")) == (
@@ -280,37 +312,44 @@ async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_tha
     assert again == 404
 
 
-async def test_an_agent_whose_circuit_is_open_is_named_where_its_order_waits() -> None:
+async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
     system = await night()
     at = system.clock.now()
-    breaker = Breaker(
-        state=BreakerState.OPEN,
-        since=at,
-        until=at + actors_kit.ALLOWED,
-        prober=None,
-        rounds=1,
-        why="http-503",
-    )
+    breaker = Breaker(state=BreakerState.OPEN, since=at, until=at, rounds=1, why="http-503")
     await actors_kit.keep_breaker(system.store, breaker, "payment")
+    for kind in (AlertKind.BREAKER_OPEN, AlertKind.WAITING):
+        incident = Incident(
+            kind=kind, scope=kind.value, text="x.", since=at, until=at, agent="payment"
+        )
+        await system.context.incidents.report(incident)
     async with desk_of(system) as browser:
-        assert "open payment since" in await browser.look("/")
+        await browser.desk.watch.look()
+        overview = await browser.get("/")
         page = await browser.look("/orders/10248")
+    problems = overview[overview.index('id="problems"') : overview.index('id="failures"')]
+    assert problems.count("<li") == 1
+    assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
     assert "(http-503)" in page
 
 
-async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None:
+async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_counted() -> None:
     system = await night()
     await system.submit(b"{not json", "m-bad")
     async with desk_of(system) as browser:
         alerts = await browser.look("/inbox/alerts")
-        rejected = await browser.look("/inbox/rejected")
-        assert "Rejected messages 1" in await browser.look("/")
-    assert "step-failed" in alerts
-    assert "step-failed 2 times, the first " in alerts
-    assert all(text in alerts for text in ("step pay", "10249", "10248", "1 attempt"))
-    assert "sas show 10249" in alerts
-    assert "not-json" in rejected
+        assert "not-json" in await browser.look("/inbox/rejected")
+        overview = await browser.look("/")
+        assert "Alerts 3 Rejected messages 1" in overview
+        assert "step-failed 2 times since" in alerts
+        assert "step pay · agent payment, 1 attempt" in alerts
+        assert "Orders 10249 , 10248" in alerts
+        await system.hand(actors_kit.command("undo", system.order("10248").seq, "w-1", "10248"))
+        await system.drain()
+        await browser.desk.watch.look()
+        alerts = await browser.look("/inbox/alerts")
+    assert "1 more alert needs nothing any more" in alerts
+    assert "Order 10249 ; 1 more is repaired" in alerts
 
 
 async def test_content_is_read_only_when_it_is_asked_for() -> None:
@@ -361,7 +400,7 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     async with desk_of(system) as browser:
         assert "Look for its message in the queues" in await browser.look("/orders/10252")
         page = await browser.look("/orders/10252?where=1")
-    assert "Its message is in scheduler since" in page
+    assert "Its message: in scheduler since" in page
 
 
 async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_reports_it() -> None:
@@ -382,6 +421,28 @@ async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_repo
             while browser.desk.watch.picture.problem:
                 await browser.desk.watch.changed(browser.desk.watch.picture.version)
         assert "does not answer" not in await browser.get("/")
+
+
+async def test_a_store_that_does_not_answer_is_named_before_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sas.desk.server.PATIENCE_S", 1)
+    monkeypatch.setattr("sas.desk.server.ANSWER_S", 0.3)
+    system = await night()
+
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(system.store, "attention", silent)
+    monkeypatch.setattr(system.store, "load", silent)
+    async with desk_of(system) as browser:
+        await asyncio.sleep(1.1)
+        page = words(await browser.get("/"))
+        assert "Reading the orders…" in page
+        assert re.search(r"Waiting for the state store \(table orders\): .* for \d s\.", page)
+        assert "The state store has not answered for 0.3 s" in words(
+            await browser.get("/orders/10248", 503)
+        )
 
 
 async def test_a_page_gets_an_event_only_when_its_order_changes() -> None:
@@ -426,11 +487,10 @@ async def test_a_list_is_filtered_sorted_and_paged() -> None:
         first = await browser.get("/orders?state=all&sort=-order")
         assert re.findall(r"data-row href=\"/orders/([^\"]+)\"", first)[:2] == ["B-59", "B-58"]
         assert "No order matches." in await browser.look("/orders?state=processed&workflow=x")
-        assert "3 orders" in await browser.look("/orders?state=error&age=1m")
-        assert "No order matches." in await browser.look("/orders?state=error&age=1h")
+        assert "60 orders" in await browser.look("/orders?state=all&text=b-&workflow=care")
         path = "/orders?state=error&fingerprint=reserve/sold-out"
         assert "1 order " in await browser.look(path)
-        await browser.look("/orders?page=999999&sort=x&state=y&age=z")
+        await browser.look("/orders?page=999999&sort=x&state=y")
 
 
 @pytest.mark.parametrize("order_id", ["a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d"])
@@ -489,8 +549,8 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
             assert "unknown-workflow: " in listed
         assert "bad-1" not in await browser.look("/orders?state=error")
         page = await browser.look("/orders/bad-1")
-        assert "It was refused before it began" in page
-        assert "sas messages resend rejected/" in page
+        assert "It was rejected and never began" in page
+        assert "Send it again…" in page
         assert "bad-1" in await browser.look("/inbox/rejected")
 
 
@@ -509,74 +569,3 @@ async def test_another_message_that_could_not_be_used_is_no_rejected_order() -> 
         assert "purged" not in await browser.look("/orders?state=rejected")
         assert "purged" in await browser.look("/inbox/rejected")
         assert "Rejected messages 1" in await browser.look("/")
-
-
-async def test_an_alert_of_an_order_that_was_repaired_since_then_says_so() -> None:
-    system = await night()
-    async with desk_of(system) as browser:
-        assert "repaired" not in await browser.look("/inbox/alerts")
-        await system.hand(actors_kit.command("undo", system.order("10248").seq, "w-1", "10248"))
-        await system.drain()
-        assert system.state("10248") == "Compensated"
-        alerts = await browser.look("/inbox/alerts")
-    assert "1 more need nothing any more" in alerts
-    assert "10248" not in alerts
-    assert alerts.count("repaired") == 1
-
-
-async def test_the_list_says_why_an_order_was_undone() -> None:
-    system = await night()
-    command = actors_kit.command("undo", system.order("10251").seq, "w-undo", "10251")
-    await system.hand(command)
-    await system.drain()
-    async with desk_of(system) as browser:
-        listed = await browser.look("/orders?state=compensated")
-    assert "10251 Compensated" in listed
-    assert (system.order("10251").undone_because or "?") in listed
-
-
-async def test_the_journal_says_which_steps_changed_and_that_an_input_was_edited() -> None:
-    system = await night()
-    async with desk_of(system) as browser:
-        seq = str(system.order("10248").seq)
-        edited = '{"amount":1}'
-        await browser.post("/orders/10248", verb="resubmit", seq=seq, input=edited)
-        page = await browser.look("/orders/10248")
-    assert "pay: Error -> Pending with its input edited" in page
-    assert "pay: Processing -> Error" in page
-
-
-async def test_an_order_under_way_says_what_happens_next_and_when() -> None:
-    system = await night()
-    await system.submit(order("open", workflow="care"), "m-open")
-    await system.step("scheduler")
-    async with desk_of(system) as browser:
-        page = await browser.look("/orders/open")
-    assert "Without a reply until then, the supervisor resets the step." in page
-    assert re.search(r"Until \d{4}-\d\d-\d\d [0-9:]{8} UTC \( in \d+ s \)", page), page
-
-
-async def test_an_inbox_says_which_command_of_sas_helps() -> None:
-    system = await night()
-    await system.submit(b"{not json", "m-bad")
-    async with desk_of(system) as browser:
-        assert "sas messages resend rejected/" in await browser.look("/inbox/rejected")
-        assert "sas messages remove " in await browser.look("/inbox/alerts")
-
-
-async def test_finished_orders_are_chosen_by_age_in_every_state() -> None:
-    system = await night()
-    await system.later(7200)
-    await submit(system, "young")
-    await system.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
-    await system.later(90)
-    async with desk_of(system) as browser:
-        old = await browser.look("/orders?state=all&age=1h")
-        processed = await browser.look("/orders?state=processed&age=1m")
-        tile = await browser.look("/")
-    assert "10251 Processed" in old
-    assert "young" not in old
-    assert "bad-1" not in old
-    assert "10251 Processed" in processed
-    assert "young Processed" in processed
-    assert "1 Rejected" in tile

@@ -107,9 +107,9 @@ async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notificat
 
 async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its_line() -> None:
     system = kit()
-    system.store.commit = broken  # type: ignore[method-assign]
+    system.store.commit = broken  # type: ignore[method-assign, assignment]
     assert await system.receive(Message(QUEUES.orders, "m-1", order()), count=5) is None
-    del system.store.commit  # type: ignore[method-assign]
+    del system.store.commit
     given_up = system.bus.take(QUEUES.dead_letters)
     assert given_up is not None
     await system.run(system.receiver.receive(system.dead_letters.handle, delivery(given_up)))
@@ -364,7 +364,7 @@ async def test_an_application_that_never_reads_is_one_incident_with_a_count() ->
     assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
     assert alert.command == "sas status"
     assert alert.text.startswith(f"Queue {SHOP} is not read: notifications expire in it. ")
-    assert "sends an order again, with the same content, gets its present state" in alert.text
+    assert "sends an order again, unchanged and with a new submission_id" in alert.text
     (incident,) = (await active_incidents(system.store).all()).values()
     assert incident.value is not None
     assert incident.value.times == 200

@@ -49,7 +49,7 @@ def test_alerts_are_listed_by_cause_and_the_others_are_counted(night: Night) -> 
     assert lines[2].startswith("    step pay failed: the card was declined")
     assert lines[3:] == [
         "    agent payment, 1 attempt",
-        "    first 2026-01-01 00:00:00Z; `sas why B`, then `sas messages remove B/4/1`",
+        "    first 2026-01-01 00:00:00Z; `sas show B`, then `sas messages remove B/4/1`",
         "2 alerts of 1 cause",
         "1 more alert needs nothing any more: `sas messages remove --repaired`",
     ]

@@ -16,7 +16,6 @@ from sas.cli.submission import SubmitRun, line_of
 from sas.cli.system import System
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Error, Notification, decode_notification
-from sas.domain.queues import Queues
 from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.submissions import InputError, InputItem
 from tests.unit.test_cli_application import SAGAS
@@ -107,7 +106,7 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
         quiet_s=300.0,
     )
     with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
-        await run.work(System(Queues()))
+        await run.work(System())
     streams = capsys.readouterr()
     assert "unfinished 1" in streams.out
     assert streams.err == ""

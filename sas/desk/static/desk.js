@@ -13,12 +13,14 @@ async function refresh() {
   loading = true;
   try {
     const answer = await fetch(location.href.split("#")[0], { headers: { "X-Live": "1" } });
-    if (answer.status === 403) { location.reload(); return; }
+    // The login has ended, or a page that could not be shown can be shown now.
+    if (answer.status === 403 || (answer.ok && "problem" in document.body.dataset)) { location.reload(); return; }
     const newPage = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const old of document.querySelectorAll("[data-live]")) {
       const part = newPage.getElementById(old.id);
       if (part) replace(old, part);
     }
+    clocks();
     ages();
   } catch (error) {
     // The server is away. The event stream connects again, and then the page is loaded again.
@@ -28,7 +30,9 @@ async function refresh() {
   }
 }
 
-const drawn = new WeakMap();  // the last HTML of each part from the server: the page itself changes the ages
+// The last HTML of each part from the server. The page itself changes the times.
+const drawn = new WeakMap();
+for (const part of document.querySelectorAll("[data-live]")) drawn.set(part, part.innerHTML);
 function replace(old, part) {
   const now = part.innerHTML;
   if (drawn.get(old) === now) return;
@@ -50,6 +54,15 @@ function replace(old, part) {
     const next = [...old.querySelectorAll("a, summary")].find(
       (link) => link.getAttribute("href") === path || link.closest("[id]").id === path);
     if (next) next.focus({ preventScroll: true });
+  }
+}
+
+// Write moments in the time zone of the browser. Their titles have them in UTC.
+function clocks() {
+  for (const time of document.querySelectorAll("time[data-clock]")) {
+    const at = new Date(time.dateTime), local = new Date(at - at.getTimezoneOffset() * 60000);
+    const length = time.dataset.clock === "exact" ? 23 : 19;
+    time.textContent = local.toISOString().slice(0, length).replace("T", " ");
   }
 }
 
@@ -85,6 +98,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+clocks();
 if (document.querySelector("[data-live]")) {
   const stream = new EventSource("/live?" + document.body.dataset.liveQuery);
   stream.onmessage = refresh;
