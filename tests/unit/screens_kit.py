@@ -54,6 +54,7 @@ def drawn(columns: int, *arguments: str) -> str:
 def check_screen(name: str, columns: int, *arguments: str) -> None:
     """Compare what a command prints with its golden screen, or draw the golden screen again."""
     output = drawn(columns, *arguments)
+    assert output.strip(), "it printed nothing on stdout"
     assert "\x1b" not in output
     assert max(map(len, output.splitlines())) <= columns
     text = f"$ sas {' '.join(arguments)}\n{output}"
