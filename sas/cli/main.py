@@ -93,7 +93,7 @@ def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the 
             vars(param)["display_type_rich"] = lambda **_: ""
 
 
-class Verb(TyperCommand):
+class VerbCommand(TyperCommand):
     """A verb of the command."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -199,10 +199,10 @@ def app(arguments: Sequence[str] = ()) -> typer.Typer:
         verb = getattr(import_module(f"sas.cli.{module}"), attribute)
         if isinstance(verb, typer.Typer):
             for command in verb.registered_commands:
-                command.cls = Verb
+                command.cls = VerbCommand
             room.add_typer(verb, name=name, cls=VerbGroup, rich_help_panel=group)
         else:
-            room.command(name, cls=Verb, rich_help_panel=group, hidden=not group)(verb)
+            room.command(name, cls=VerbCommand, rich_help_panel=group, hidden=not group)(verb)
     for name, successor in OLD_NAMES.items():
         _add_old_name(room, name, successor)
     return room
