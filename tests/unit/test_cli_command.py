@@ -33,7 +33,7 @@ PLAIN = {"azd", "docs", "infra"}
 def paths() -> dict[str, Any]:
     """Return each command by the words that name it, such as ``workflows draw``."""
     commands: dict[str, Any] = {}
-    for name, command in get_group(app).commands.items():
+    for name, command in get_group(app()).commands.items():
         parts = command.commands.items() if isinstance(command, TyperGroup) else ()
         commands |= {f"{name} {part}": each for part, each in parts} or {name: command}
     return {name: each for name, each in commands.items() if name not in OLD_NAMES}
