@@ -359,12 +359,12 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:
     """A price was wrong all morning."""
-    store, one = MemoryStore(), cases.rules_of(1)
+    store, rules = MemoryStore(), cases.rules_of(1)
     for number, seconds in enumerate((0, 10, 20)):
-        order = await store.commit(cases.submitted(f"P-{number}", one))
-        order = await store.commit(cases.claimed(order, one))
+        order = await store.commit(cases.submitted(f"P-{number}", rules))
+        order = await store.commit(cases.claimed(order, rules))
         at = NOW + seconds * cases.SECOND
-        await store.commit(cases.answered(order, 0, one, at=at))
+        await store.commit(cases.answered(order, 0, rules, at=at))
     await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
     query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
     plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
