@@ -18,7 +18,7 @@ BATCH_ORDERS = 200
 """Orders that are loaded in one batch. Memory holds one batch of orders."""
 SUMMARIES_MAX = 12_800
 """Index rows in the largest batch."""
-LOADS_AT_ONCE = 8
+LOADS_AT_ONCE = 32
 """Orders that are loaded at the same time."""
 UNDER_WAY_MAX = 1_000_000
 """How many due rows of one shard are read at most."""
