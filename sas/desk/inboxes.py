@@ -28,7 +28,7 @@ _NOTHING = MessageList(rows=(), groups=(), over=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inbox:
+class InboxView:
     """The messages of one kind, as ``list`` has them; they were read at ``read_at``."""
 
     name: str
@@ -54,17 +54,17 @@ class Inbox:
 
 
 _EMPTY = (
-    Inbox(
+    InboxView(
         name=messages.ALERTS,
         title="Alerts",
         about="Alerts that the system sent, those of one cause together. You remove them.",
     ),
-    Inbox(
+    InboxView(
         name=messages.REJECTED,
         title="Rejected messages",
         about="Messages that could not be used, kept whole.",
     ),
-    Inbox(
+    InboxView(
         name=messages.DEAD_LETTERS,
         title="Dead letters",
         about="Messages that a queue gave up.",
@@ -82,7 +82,7 @@ class Inboxes:
     watch: Watch
     now: Callable[[], datetime]
     agents: Sequence[str] = ()
-    boxes: dict[str, Inbox] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
+    boxes: dict[str, InboxView] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""

@@ -30,7 +30,7 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inbox, Inboxes
+from sas.desk.inboxes import Inboxes, InboxView
 from sas.desk.sending import CommandGroup, Sender
 from sas.desk.watch import SHOWN_MAX, Watch
 from sas.domain.messages import Verb
@@ -248,7 +248,7 @@ class Desk:
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
-    def _box(self, request: web.Request) -> Inbox:
+    def _box(self, request: web.Request) -> InboxView:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox: go back to the overview")
@@ -282,7 +282,8 @@ class Desk:
             plan = await commands.plan_one(self.office.store, order_id, intent, seq=seq)
             group = await self.sender.send(plan)
         except CommandError as error:
-            form.problem = str(error)
+            text = str(error).removeprefix("nothing was sent: ")
+            form.problem = f"nothing was sent: {text}"
             return await self._order_page(order, form, {}, status=409)
         raise web.HTTPSeeOther(f"{_address(order_id)}?sent={group.key}")
 
@@ -347,7 +348,13 @@ class Desk:
             removed = await self._moved(move)
             self.inboxes.forget(message)
         return self._page(
-            "resend.html", active=box.name, box=box, message=message, row=row, removed=removed
+            "resend.html",
+            active=box.name,
+            box=box,
+            message=message,
+            row=row,
+            removed=removed,
+            live="" if removed is None else None,  # the page of a POST cannot load itself again
         )
 
     async def _moved(self, move: PlannedMove) -> bool:

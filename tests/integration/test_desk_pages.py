@@ -94,20 +94,22 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     assert "step failed by agent payment" in page
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(known: bool) -> None:
+@pytest.mark.parametrize("has_rules", [True, False])
+async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(
+    has_rules: bool,
+) -> None:
     system = kit(CHAIN)
     system.agents["payment"].then(RefusedError("x", "y"))
     await submit(system, "10248", "chain")
     async with desk_of(system) as browser:
-        if not known:
+        if not has_rules:
             browser.desk.office = replace(browser.desk.office, workflows=None)
         page = await browser.get("/orders/10248")
     label = r'aria-label="reserve, Compensated · stock, [\d.]+ s in 2 attempts\. pay, '
     assert re.search(label, page)
     assert len(re.findall(r'<g class="compensated"><title>', page)) == 2
-    assert ("<path d=" in page) is known
-    assert ("shows no order between the steps" in page) is not known
+    assert ("<path d=" in page) is has_rules
+    assert ("shows no order between the steps" in page) is not has_rules
     assert "style=" not in page  # the browser would refuse it
 
 
@@ -235,8 +237,8 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
-        ({"input": "{"}, "The input: the body is not JSON"),
-        ({"seq": "now"}, "The form names no seq"),
+        ({"input": "{"}, "the input: the body is not JSON"),
+        ({"seq": "now"}, "the form names no seq"),
         ({"step": "nosuch"}, "it has no step 'nosuch'"),
     ],
 )
