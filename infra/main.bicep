@@ -58,7 +58,7 @@ param operatorPrincipalId string = ''
 ])
 param operatorPrincipalType string = 'User'
 
-@description('Operators may also receive from the working queues: sas dlq, sas show and the desk look into them. It lets them remove messages too.')
+@description('Operators may also receive from the working queues: sas messages, sas show and the desk look into them. It lets them remove messages too.')
 param operatorReadsQueues bool = true
 
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')

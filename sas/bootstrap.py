@@ -34,7 +34,7 @@ from sas.features.call_limit import CallLimit
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits
 from sas.features.claim_check import ClaimCheck
-from sas.features.incidents.board import IncidentBoard
+from sas.features.incidents.board import HealthCheck, IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.features.routing import Routing
@@ -177,11 +177,10 @@ def assemble(
     addresses = Addresses(settings.queues, settings.source)
     content = ClaimCheck(store)
     external = ExternalSender(store, bus, clock)
-    rejections = Rejections(bus, clock, addresses, external)
     circuits = OpenCircuits(store, clock)
-    incidents = IncidentBoard(
-        store, external, clock=clock, to=addresses, checks=(circuits.incidents,)
-    )
+    checks: list[HealthCheck] = [circuits.incidents]
+    incidents = IncidentBoard(store, external, clock=clock, to=addresses, checks=checks)
+    rejections = Rejections(bus, clock, addresses, external=external, incidents=incidents)
     run_on = RunOn(bus=bus, clock=clock, inline=_inline(business, settings.queues))
     context = Context(
         store=store,
@@ -203,6 +202,8 @@ def assemble(
         kept_orders=kept_orders or KeptOrders(),
         run_on=run_on,
     )
+    excuses = QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys))
+    checks.append(excuses.incidents)
     app = Application(
         context=context,
         receiver=Receiver(
@@ -212,6 +213,7 @@ def assemble(
             external=external,
             report_mismatch=context.report_mismatch,
             run_on=run_on,
+            dead_letters=settings.queues.dead_letters,
         ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
@@ -220,7 +222,7 @@ def assemble(
         supervisor=Supervisor(
             context,
             business.workflows.rules,
-            QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys)),
+            excuses,
             min(SWEEP_TIME, settings.function_time),
         ),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
+import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
@@ -13,17 +13,29 @@ from typer.main import get_group
 from sas.cli.main import OLD_NAMES, app
 
 
-def check_command(arguments: Sequence[str]) -> None:
-    """Check that the verb, its options and its arguments exist, without running it."""
+def wrong_in(arguments: Sequence[str]) -> str:
+    """Return what is wrong with a command, without running it; an empty text if nothing is."""
     command: Any = get_group(app)
-    context, words = None, list(arguments)
+    context: Any = None
+    name: str | None = "sas"
+    words = list(arguments)
     try:
         while isinstance(command, TyperGroup):
-            context = command.make_context("sas", words, parent=context)
-            name, command, words = command.resolve_command(
-                context, [*context._protected_args, *context.args]
-            )
-            assert name not in OLD_NAMES, f"sas {' '.join(arguments)}: an old name"
+            context = command.make_context(name, words, parent=context)
+            words = [*context._protected_args, *context.args]
+            if not words and command.invoke_without_command:
+                return ""
+            name, command, words = command.resolve_command(context, words)
+            if name in OLD_NAMES:
+                return f"{name} is an old name"
         command.make_context(name, words, parent=context)
     except TyperException as error:
-        pytest.fail(f"sas {' '.join(arguments)}: {error.format_message()}")
+        return error.format_message()
+    except typer.Exit:  # of --version or --help
+        return ""
+    return ""
+
+
+def check_command(arguments: Sequence[str]) -> None:
+    """Check that the verb, its options and its arguments exist."""
+    assert wrong_in(arguments) == "", f"sas {' '.join(arguments)}"

@@ -60,7 +60,7 @@ class Terminal:
         """What stands there in the end: a live line was overwritten, and cleared."""
         shown = []
         for line in self.raw.split("\r\n"):
-            text = re.split(r"\r\x1b\[K", line)[-1]
+            text = re.split(r"\r\x1b\[2?K", line)[-1]
             shown.append(_ESCAPE.sub("", text))
         return shown[:-1] if shown and not shown[-1] else shown
 

@@ -40,7 +40,7 @@ var rules = [
   }
   {
     name: 'dead-letters'
-    description: 'A queue has dead letters of its own: forwarding failed, or dead-letters gave up. Look with sas dlq list (--queue for a response queue).'
+    description: 'A queue has dead letters of its own: forwarding failed, or dead-letters gave up. Look with sas messages list dead-letters (or QUEUE/dlq, for a response queue).'
     severity: 1
     metric: 'DeadletteredMessages'
     queues: [
@@ -58,7 +58,7 @@ var rules = [
   }
   {
     name: 'answers-unread'
-    description: 'An application does not read its response queue; what expires there comes back as rejected.'
+    description: 'An application does not read its response queue; what expires there is lost to it: inform its team.'
     severity: 3
     metric: 'ActiveMessages'
     queues: empty(responseQueues) ? [

@@ -11,9 +11,9 @@ from typing import Any
 
 from lab.fuzz.mutation import body_of, broken
 from lab.fuzz.scene import Scene
-from sas.cli.reading import Defaults, InputError, read_items
 from sas.client import InvalidOrderError, OrdersClient
 from sas.codec.orders import parse_order
+from sas.operate.submissions import Defaults, InputError, read_items
 from sas.testing.platform import REPLIES_TO
 
 Parts = dict[str, Any]

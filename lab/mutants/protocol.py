@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         name="a rejected order gets no notification",
         path="sas/engine/rejections.py",
-        old="await self._external.send([notice], sender.order_id or _base_id(rejection))",
+        old="await self._external.send([notice], order_id)",
         new="_ = notice",
     ),
     Mutant(

@@ -22,7 +22,8 @@ that expired. A dead letter goes like this:
 Some letters need less. A request for which its step no longer waits is dropped. Otherwise the
 supervisor recovers the step at CompleteBy. A message of ``orders-rejected`` that expired unread
 goes back there. An expired alert is put aside without a new alert, because an alert about an alert
-could repeat without end.
+could repeat without end. A notification that its application did not read is counted in the
+incident of its queue, and removed (``sas.engine.rejections``).
 
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
@@ -35,7 +36,7 @@ handling succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -54,6 +55,7 @@ from sas.domain.claim import is_out
 from sas.domain.ids import URGENT_SUFFIX, cause_of
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Direction, Order
+from sas.engine import receiver
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
@@ -125,6 +127,10 @@ class DeadLetters:
             await self._internal(delivery, queue)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
+        elif queues.is_response(source):
+            order_id = delivery.properties.get("sas_order_id") or delivery.message_id
+            why = _why_unread(delivery.properties)
+            await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:
             await self._put_aside(delivery, None)
 
@@ -231,13 +237,10 @@ class DeadLetters:
         await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
-        why = delivery.properties.get("DeadLetterReason") or Reason.DEAD_LETTERED
-        description = delivery.properties.get("DeadLetterErrorDescription")
-        details = f": {description}" if description else ""
         return Rejection(
             body=delivery.body,
             reason=Reason.DEAD_LETTERED,
-            description=f"the queue gave it up ({why}{details})"[:1000],
+            description=receiver.why_given_up(delivery.properties)[:1000],
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,
             order_id=order_id,
@@ -255,6 +258,27 @@ def _names_its_source(body: bytes) -> bool:
     except MalformedError:
         return b"eadlettersource" in body.lower() or b"\\u" in body
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
+
+
+def _why_unread(properties: Mapping[str, object]) -> str:
+    """Return why an application did not get a notification, after the name of its queue."""
+    reason = properties.get("DeadLetterReason")
+    match reason:
+        case receiver.REFUSED:
+            why = str(properties.get("DeadLetterErrorDescription"))[:500]
+            return f"refuses notifications: {why}. Create it, or let this app send to it"
+        case "TTLExpiredException":
+            return "is not read: notifications expire in it. Its application's team must read it"
+        case "MaxDeliveryCountExceeded":
+            return (
+                "has notifications that its application receives again and again and never "
+                "completes. Its team must repair the application"
+            )
+        case _:
+            return (
+                f"has notifications that its application refuses ({str(reason)[:100]}). Its team "
+                "must say why"
+            )
 
 
 def _is_fence(entry: JournalEntry) -> bool:

@@ -12,10 +12,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +22,7 @@ from sas.cli import options, screen, system
 from sas.cli.system import System
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
+from sas.domain.order import Fault
 from sas.operate import commands, finding
 from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, WaitingCallback
 from sas.operate.errors import UsageError
@@ -129,7 +129,7 @@ def resubmit(
     ] = None,
     chosen: ManyOptions,
 ) -> None:
-    """Run the failed steps (or failed undos) of an order in Error again, and wait for their end.
+    """Run the failed steps (or failed undos) of an order in Error again.
 
     \b
       sas resubmit 10248
@@ -142,7 +142,7 @@ def resubmit(
     """
     if order_id is None and content is not None:
         raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
-    _change(order_id, _intent(Verb.RESUBMIT, chosen, step=step, content=content), chosen)
+    _change(order_id, Verb.RESUBMIT, chosen, step=step, content=content)
 
 
 @options.spread
@@ -161,16 +161,15 @@ def skip(
     ] = None,
     chosen: ManyOptions,
 ) -> None:
-    """Count a step as done because you did it by hand: one in Error, or one that waits for a
-    callback.
+    """Count a step as done because you did it by hand.
 
     \b
       sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 
-    --input is the result that later steps read; without it they see null. A failed undo counts as
-    undone.
-    """  # one sentence
-    _change(order_id, _intent(Verb.SKIP, chosen, step=step, content=content), chosen)
+    It is for a step in Error, and for one that waits for a callback. --input is the result that
+    later steps read; without it they see null. A failed undo counts as undone.
+    """
+    _change(order_id, Verb.SKIP, chosen, step=step, content=content)
 
 
 @options.spread
@@ -180,17 +179,18 @@ def undo(
     now: Annotated[bool, typer.Option("--now", help="Do not wait for the calls that run.")] = False,
     chosen: ManyOptions,
 ) -> None:
-    """Undo an order: every step that began, the last one first. There is no way back.
+    """Undo an order. There is no way back.
 
     \b
       sas undo 10248
       sas undo --state running --workflow order
 
-    An order under way starts no new step, and its running calls end or expire first. It never waits
-    for a person's callback. --now does not wait for the calls either. An order under way is undone
-    even if it changes meanwhile, unless you give --seq.
+    Every step that began is undone, the last one first. An order under way starts no new step, and
+    its running calls end or expire first. It never waits for a person's callback. --now does not
+    wait for the calls either. An order under way is undone even if it changes meanwhile, unless you
+    give --seq.
     """
-    _change(order_id, _intent(Verb.UNDO, chosen, at_once=now), chosen)
+    _change(order_id, Verb.UNDO, chosen, at_once=now)
 
 
 @options.spread
@@ -222,7 +222,7 @@ def callback(
     ] = None,
     chosen: ActOptions,
 ) -> None:
-    """Show the address of the callback that a step waits for, or end its wait by hand.
+    """Show the callback that a step waits for, or end it by hand.
 
     \b
       sas callback 10248
@@ -239,11 +239,12 @@ def callback(
         raise UsageError("--text says why a step is refused: it goes with --refuse CODE")
     if answer is None and refuse is None:
         _show_callbacks(order_id, step, as_json=chosen.as_json)
-    intent = _intent(Verb.CALLBACK, chosen, step=step, content=answer, name="--answer")
+    fault = None
     if refuse is not None:
         fault = commands.refusal_by_hand(refuse, text or chosen.reason)
-        intent = replace(intent, fault=fault)
-    _change(order_id, intent, chosen)
+    _change(
+        order_id, Verb.CALLBACK, chosen, step=step, content=answer, option="--answer", fault=fault
+    )
 
 
 def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
@@ -302,20 +303,21 @@ def _intent(
     *,
     step: str | None = None,
     content: str | None = None,
-    name: str = "--input",
+    option: str = "--input",
+    fault: Fault | None = None,
     at_once: bool = False,
 ) -> Intent:
-    """Return what the operator wants. ``name`` is the option that has the content."""
+    """Return what the operator wants. ``option`` is the one that has the content."""
     text = None
     if content is not None:
-        with system.environment():
-            codec = read_payload_codec(os.environ)
-        text = commands.checked_input(read_text(content), name, codec)
+        codec = read_payload_codec(os.environ)
+        text = commands.checked_input(read_text(content), option, codec)
     return Intent(
         verb=verb,
         by=options.operator(chosen.by),
         step=step,
         input=text,
+        fault=fault,
         reason=commands.check_reason(chosen.reason, "--reason"),
         at_once=at_once,
     )
@@ -359,19 +361,20 @@ def _query(order_id: str | None, verb: Verb, chosen: ActOptions) -> OrderQuery |
 # -- Say it, ask, send it, follow it ----------------------------------------------------------
 
 
-def _change(order_id: str | None, intent: Intent, chosen: ActOptions) -> None:
-    query = _query(order_id, intent.verb, chosen)
-    verb = intent.verb.value
+def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **wanted: Any) -> None:
+    """Run a verb. ``wanted`` has the rest of its ``_intent``."""
+    query = _query(order_id, verb, chosen)
 
     async def work(system: System) -> int:
+        intent = _intent(verb, chosen, **wanted)
         store = await system.store()
         if query is None:
             plan = await commands.plan_one(store, order_id or "", intent, seq=chosen.seq)
-            action = f"{verb} order {order_id}"
+            action = f"{verb.value} order {order_id}"
         else:
-            with screen.progress("reading orders", query.limit) as tell:
+            with screen.progress("reading orders") as tell:
                 plan = await commands.plan_many(store, query, intent, tell)
-            action = f"{verb} {screen.count(len(plan.acts), 'order')}"
+            action = f"{verb.value} {screen.count(len(plan.acts), 'order')}"
         if not chosen.as_json:
             _preview(plan, is_one=query is None, names_all=chosen.dry_run)
         elif chosen.dry_run:
@@ -436,8 +439,7 @@ async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_
         await run.send(await system.bus())
         system.waits_for = "the scheduler"
         if wait_s:
-            shown = screen.progress(text, total) if total > 1 else nullcontext(lambda _count: None)
-            with shown as draw:
+            with screen.progress(text, total) as draw:
                 await run.follow(wait_s, tell)
     except asyncio.CancelledError:
         screen.complain(

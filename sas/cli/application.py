@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sas.cli import output
+from sas.cli import screen
 from sas.domain.workflow import Workflows
 from sas.environment import settings_of
 from sas.operate.errors import UsageError
@@ -88,7 +88,7 @@ def workflows_if_any(argument: str | None) -> Workflows | None:
         app = _named(None)
         return None if app is None else workflows_in(load(app))
     except UsageError as error:
-        output.complain(f"sas: {output.one_line(str(error))}. Going on without it")
+        screen.complain(f"sas: {error}. Going on without it")
         return None
 
 

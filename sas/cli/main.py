@@ -24,7 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, messages, orders, project, screen, sim, workflows
+from sas.cli import act, desk, messages, orders, project, screen, sim, status, submit, workflows
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -51,37 +51,44 @@ OLD_NAMES: Mapping[str, str] = {
 """The verbs of versions before this one, and what took their place."""
 
 
-class _Help:
-    """A part of a command: its help folds as wide as the terminal, and no text of it is markup.
+def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the class of a command
+    """Make a help fold as wide as the terminal, and no text of it markup.
 
-    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example.
+    In a docstring, a paragraph that begins with ``\\b`` keeps its lines: an example. No type is
+    written beside an argument or an option without a value, and no range beside a number.
     """
+    from rich.markup import escape  # noqa: PLC0415  # slow to import
 
-    help: str | None
-
-    def format_help(self, context: Any, formatter: Any) -> None:
-        """Write the help. No type is written beside an argument, or an option without a value."""
-        from rich.markup import escape  # noqa: PLC0415  # slow to import
-
-        self.help = "\n\n".join(
-            f"[cyan]{escape(cleandoc(part[1:]))}[/]"
-            if part.startswith("\b")
-            else escape(" ".join(part.split("\n")))
-            for part in cleandoc(self.help or "").split("\n\n")
-        )
-        for param in self.get_params(context):  # type: ignore[attr-defined]
-            param.help = escape(param.help or "")
-            if getattr(param, "is_flag", isinstance(param, TyperArgument)):
-                param.display_type_rich = lambda **_: ""
-        super().format_help(context, formatter)  # type: ignore[misc]
+    command.help = "\n\n".join(
+        f"[cyan]{escape(cleandoc(part[1:]))}[/]"
+        if part.startswith("\b")
+        else escape(" ".join(part.split("\n")))
+        for part in cleandoc(command.help or "").split("\n\n")
+    )
+    for param in command.get_params(ctx):
+        param.help = escape(param.help or "")
+        vars(param)["_get_number_range_help_str"] = str
+        if getattr(param, "is_flag", isinstance(param, TyperArgument)):
+            vars(param)["display_type_rich"] = lambda **_: ""
 
 
-class Verb(_Help, TyperCommand):
+class Verb(TyperCommand):
     """A verb of the command."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _fold(self, ctx)
+        super().format_help(ctx, formatter)
 
-class VerbGroup(_Help, TyperGroup):
+
+class VerbGroup(TyperGroup):
     """The command, or a verb that has verbs of its own."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with a line for each verb."""
+        for command in (self, *self.commands.values()):
+            _fold(command, ctx)
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(
@@ -165,7 +172,10 @@ def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> No
     app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
 
 
-app.add_typer(messages.room, name="messages", rich_help_panel=SYSTEM)
+def _add_group(name: str, group: str, room: typer.Typer) -> None:
+    for command in room.registered_commands:
+        command.cls = Verb
+    app.add_typer(room, name=name, cls=VerbGroup, rich_help_panel=group)
 
 
 def _add_old_name(name: str, successor: str) -> None:
@@ -183,6 +193,7 @@ def _add_old_name(name: str, successor: str) -> None:
 for _name, _successor in OLD_NAMES.items():
     _add_old_name(_name, _successor)
 
+_add("submit", ORDERS, submit.submit)
 _add("list", ORDERS, orders.list_orders)
 _add("show", ORDERS, orders.show_order)
 _add("why", ORDERS, orders.show_order, hidden=True)
@@ -190,60 +201,10 @@ _add("resubmit", REPAIR, act.resubmit)
 _add("skip", REPAIR, act.skip)
 _add("undo", REPAIR, act.undo)
 _add("callback", REPAIR, act.callback)
-
-
-# BRIDGE: verbs that are still on argparse; each leaves this list when its room has moved.
-def _bridge(verb: Any, group: str) -> None:
-    import argparse  # noqa: PLC0415
-
-    from sas.cli.arguments import system_environment  # noqa: PLC0415
-
-    @app.command(
-        verb.name,
-        rich_help_panel=group,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        add_help_option=False,
-        help=verb.summary,
-    )
-    def _run(context: typer.Context) -> None:
-        parser = argparse.ArgumentParser(
-            prog=f"sas {verb.name}",
-            description=verb.description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.add_arguments(parser)
-        arguments = parser.parse_args(context.args)
-        arguments.parser = parser
-        with system_environment(verb):
-            raise typer.Exit(verb.run(arguments))
-
-
-def _bridge_all() -> None:
-    from sas.cli import (  # noqa: PLC0415
-        desk,
-        submit,
-    )
-
-    for group, modules in (
-        (ORDERS, (submit,)),
-        (SYSTEM, (desk,)),
-    ):
-        for module in modules:
-            for verb in module.VERBS:
-                if verb.name not in OLD_NAMES:
-                    _bridge(verb, group)
-
-
-_bridge_all()
-
-_workflows = typer.Typer(
-    cls=VerbGroup,
-    no_args_is_help=True,
-    help="Check workflows before a deploy, draw them, or print their AsyncAPI document.",
-)
-for _verb in (workflows.check, workflows.draw, workflows.schema):
-    _workflows.command(cls=Verb)(_verb)
-app.add_typer(_workflows, name="workflows", rich_help_panel=DEVELOPMENT)
+_add("status", SYSTEM, status.status)
+_add_group("messages", SYSTEM, messages.room)
+_add("desk", SYSTEM, desk.desk)
+_add_group("workflows", DEVELOPMENT, workflows.room)
 _add("sim", DEVELOPMENT, sim.sim)
 _add("new", DEVELOPMENT, project.new)
 _add("infra", DEVELOPMENT, project.infra)

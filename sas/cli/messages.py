@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated
 
@@ -22,6 +24,8 @@ from sas.operate.messages import (
     DEAD_LETTERS,
     PLACES,
     REJECTED,
+    REJECTED_MESSAGE,
+    REJECTED_ORDER,
     AlertGroup,
     MessageList,
     MessageRow,
@@ -60,7 +64,7 @@ class MoveResult(Record, frozen=True, kw_only=True):
     """How many messages were to be moved, and how many were sent and removed."""
 
     planned: int
-    sent: int
+    resent: int
     removed: int
 
 
@@ -128,15 +132,15 @@ def list_(
         bus, store = await system.bus(), await _store_if_any(system)
         paths = _paths(system, [place] if place else PLACES, app)
 
-        async def look() -> MessageList:
-            with screen.progress("queues read", len(paths)) as tell:
-                return await messages.list_messages(
-                    bus, store, system.queues, paths=paths, since=earliest, tell=tell
-                )
+        async def look(tell: Callable[[int], None] = lambda _count: None) -> MessageList:
+            return await messages.list_messages(
+                bus, store, system.queues, paths=paths, since=earliest, tell=tell
+            )
 
         if follow:
             return await _follow(look, limit, json=json)
-        answer = await look()
+        with screen.progress("queues read", len(paths)) as tell:
+            answer = await look(tell)
         if json:
             _say(*answer.rows[:limit])
         else:
@@ -226,7 +230,7 @@ def resend(  # noqa: PLR0913  one for each option
         raise UsageError("--force needs the IDs of the messages")
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await system.store()
+        bus, store = await system.bus(), await _store_if_any(system)
         places = [place] if place else [REJECTED, DEAD_LETTERS]
         contents = await _read(bus, _paths(system, places, app))
         plan = await plan_resend(
@@ -300,8 +304,8 @@ def _agents(system: System, app: str | None) -> list[str]:
 
 
 def _queue_names(system: System, app: str | None) -> list[str]:
-    own = system.queues.own(_agents(system, app))
-    return list(dict.fromkeys((*own, *letters.expected_queues())))
+    names = system.queues.own(_agents(system, app))
+    return list(dict.fromkeys((*names, *letters.expected_queues())))
 
 
 def _paths(system: System, places: Iterable[str], app: str | None) -> list[str]:
@@ -380,18 +384,15 @@ def _show_groups(answer: MessageList) -> None:
     groups = answer.groups
     if groups:
         screen.table(
-            ("Last", "Alert", "Count", "About", "Id"),
+            ("Last", "Alert", "Count", "About"),
             [
-                (
-                    time_of(group.last),
-                    group.kind,
-                    _number(group.count),
-                    _about(group),
-                    group.message_id,
-                )
+                (time_of(group.last), group.kind, _number(group.count), _about(group))
                 for group in groups
             ],
-            below=[_below_group(group) for group in groups],
+            folds="About",
+            below=[
+                (group.cause, *filter(None, (group.worked,)), _commands(group)) for group in groups
+            ],
         )
     total = sum(group.count for group in groups)
     causes = f" of {count(len(groups), 'cause')}" if len(groups) < total else ""
@@ -411,11 +412,10 @@ def _about(group: AlertGroup) -> str:
     return ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
 
 
-def _below_group(group: AlertGroup) -> list[str]:
-    lines = [group.cause]
-    if group.count > 1:
-        lines.append(f"first {time_of(group.first)}")
-    return [*lines, group.command] if group.command else lines
+def _commands(group: AlertGroup) -> str:
+    removal = f"`sas messages remove {shlex.quote(group.message_id)}`"
+    since = f"first {time_of(group.first)}; " if group.count > 1 else ""
+    return f"{since}`{group.command}`, then {removal}" if group.command else since + removal
 
 
 def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:
@@ -423,19 +423,12 @@ def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:
     page = others[:limit]
     if page:
         screen.table(
-            ("Since", "What", "Order", "State", "Kind", "From", "Id"),
+            ("Since", "What", "Order", "State", "Kind"),
             [
-                (
-                    time_of(row.since),
-                    row.what,
-                    row.order_id or "-",
-                    row.state or "-",
-                    row.kind,
-                    row.place if row.place == row.source else f"{row.source}",
-                    row.message_id,
-                )
+                (time_of(row.since), row.what, row.order_id or "-", row.state or "-", row.kind)
                 for row in page
             ],
+            folds="Kind",
             below=[_below_row(row) for row in page],
         )
     whats = Counter(row.what for row in others)
@@ -445,7 +438,9 @@ def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:
 
 
 def _below_row(row: MessageRow) -> list[str]:
-    return [row.cause, f"{row.fate}: {row.effect}"] if row.fate else [row.cause]
+    fate = [f"{row.fate}: {row.effect}"] if row.fate else []
+    origin = f", from {row.source}" if row.what in {REJECTED_ORDER, REJECTED_MESSAGE} else ""
+    return [row.cause, *fate, f"{row.message_id} in {row.place}{origin}"]
 
 
 def _line(row: MessageRow) -> str:
@@ -479,10 +474,9 @@ def _others_of_cause(row: MessageRow, rows: Sequence[MessageRow]) -> str:
     if row.what != ALERT:
         return ""
     same = [other for other in rows if messages.cause_key(other) == messages.cause_key(row)]
-    over = sum(bool(other.over) for other in same)
-    if len(same) < 2:
-        return ""
-    return f"{count(len(same) - 1, 'more alert')} of this cause; of all, {over:,} need nothing"
+    over = sum(bool(other.over) for other in same if other is not row)
+    details = f", {over:,} of them over" if over else ""
+    return f"{count(len(same) - 1, 'more alert')} of this cause{details}" if len(same) > 1 else ""
 
 
 # -- Act --------------------------------------------------------------------------------------
@@ -523,9 +517,9 @@ async def _carry_out(
     if json:
         _say(result)
     else:
-        effect = "" if removal else f"sent {result.sent:,} of {result.planned:,}, "
+        effect = "" if removal else f"sent {result.resent:,} of {result.planned:,}, "
         screen.say(f"{effect}removed {result.removed:,} of {result.planned:,}")
-    if (result.removed if removal else result.sent) < result.planned:
+    if (result.removed if removal else result.resent) < result.planned:
         screen.complain("sas: the others were gone, or another reader has them: look again")
     elif result.removed < result.planned:
         screen.complain(
@@ -538,9 +532,10 @@ async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveR
     total, moved, removed = len(plan.moves), 0, 0
     try:
         with screen.progress("messages", total) as tell:
-            async for is_removed in carry_out(bus, plan.moves):
-                moved, removed = moved + 1, removed + is_removed
-                tell(moved)
+            async with aclosing(carry_out(bus, plan.moves)) as moving:
+                async for is_removed in moving:
+                    moved, removed = moved + 1, removed + is_removed
+                    tell(moved)
     except BaseException as error:
         nothing_sent = not moved and isinstance(error, UndeliverableError)
         if not removal and not nothing_sent:
@@ -549,4 +544,4 @@ async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveR
                 "command"
             )
         raise
-    return MoveResult(planned=total, sent=0 if removal else moved, removed=removed)
+    return MoveResult(planned=total, resent=0 if removal else moved, removed=removed)

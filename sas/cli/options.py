@@ -32,7 +32,7 @@ By = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Your name in the journal (default: SAS_OPERATOR, or your user).",
+        help="Your name (default: SAS_OPERATOR).",
         show_default=False,
     ),
 ]

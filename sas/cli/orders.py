@@ -34,6 +34,7 @@ from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
+CONDITIONS = {"error": "in Error", "running": "under way", "finished": "finished", "all": ""}
 
 # -- sas list ---------------------------------------------------------------------------------
 
@@ -42,7 +43,11 @@ def list_orders(  # noqa: PLR0913  one for each option
     *,
     state: Annotated[
         State | None,
-        typer.Option(help="Only orders in this state.", show_default="error"),
+        typer.Option(
+            metavar="STATE",
+            help="error, running, finished, processed, compensated or rejected.",
+            show_default="error",
+        ),
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Orders in every state, those in Error first.")
@@ -157,9 +162,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
             del columns["State"]
         columns = {name: cells for name, cells in columns.items() if any(cells)}
         screen.table(list(columns), zip(*columns.values(), strict=True), folds="Why")
-    condition = {"error": " in Error", "running": " under way", "all": ""}.get(
-        query.state, " finished"
-    )
+    condition = CONDITIONS.get(query.state, query.state.capitalize())
     counts = (
         [f"{group.count:,} {group.fingerprint}" for group in order_list.groups[:10]]
         if query.state == "error"
@@ -170,7 +173,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
         if query.state in MIXED_STATES
         else []
     )
-    title = f"{screen.count(len(rows), 'order')}{condition}"
+    title = f"{screen.count(len(rows), 'order')} {condition}".rstrip()
     note = f" (the first {query.limit:,}; --limit shows more)" if order_list.is_cut else ""
     screen.sentence(title + (f": {', '.join(counts)}" if counts else "") + note)
     for line in _beside(order_list.beside):
@@ -291,7 +294,7 @@ def show_order(
     by: options.By = None,
     app: options.App = None,
 ) -> None:
-    """Show one order: what it waits for and what you can do, its steps, and its journal.
+    """Show one order: what it waits for, what you can do, its journal.
 
     \b
     sas show 10248

@@ -8,8 +8,7 @@ import signal
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
@@ -24,9 +23,6 @@ TEXT_WIDTH_MIN = 24
 """A longer text begins beside the cells of its row only if it has this many columns there."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_CLEAR = "\r\x1b[K"
-_live: ProgressLine | None = None
-"""The live line on the terminal. Every other line is printed above it."""
 
 
 class OutputError(UsageError):
@@ -40,7 +36,7 @@ def say(text: str) -> None:
         OutputError: the result could not be written.
         BrokenPipeError: the reader of the pipe has ended.
     """
-    with written(), _above_live_line():
+    with written():
         print(text, flush=True)  # noqa: T201  # a command prints
 
 
@@ -60,8 +56,7 @@ def written() -> Iterator[None]:
 
 def complain(text: str) -> None:
     """Print an error or a remark on stderr."""
-    with _above_live_line():
-        print(text, file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
 def one_line(text: str) -> str:
@@ -145,70 +140,6 @@ def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
         subsequent_indent="    ",
         break_on_hyphens=False,
     )
-
-
-class ProgressLine:
-    """Shows on stderr how far a command is. ``describe`` returns the text.
-
-    On a terminal this is one line that changes in place. Otherwise a new line is printed, at most
-    every ``PLAIN_S`` seconds.
-    """
-
-    LIVE_S = 0.1
-    PLAIN_S = 5.0
-
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self._describe = describe
-        self._live = bool(columns(sys.stderr)) and os.environ.get("TERM") != "dumb"
-        self._interval_s = self.LIVE_S if self._live else self.PLAIN_S
-        self._shown_at = time.monotonic()
-        self._text = ""
-
-    def __call__(self) -> None:
-        """Show the text if it has changed, but not too often."""
-        now = time.monotonic()
-        if now - self._shown_at >= self._interval_s and (text := self._describe()) != self._text:
-            self._shown_at, self._text = now, text
-            if self._live:
-                self.draw()
-            else:
-                complain(text)
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Keep the live line on the terminal as long as this context lasts."""
-        global _live  # noqa: PLW0603  # a process has one terminal
-        if not self._live:
-            yield
-            return
-        _live, self._text = self, self._describe()
-        self.draw()
-        try:
-            yield
-        finally:
-            _live = None
-            self.clear()
-
-    def draw(self) -> None:
-        """Draw the live line, cut to the width of the terminal."""
-        width = columns(sys.stderr) or 80
-        _to_terminal(_CLEAR + self._text[: width - 1])
-
-    @staticmethod
-    def clear() -> None:
-        """Remove the live line."""
-        _to_terminal(_CLEAR)
-
-
-@contextmanager
-def _above_live_line() -> Iterator[None]:
-    """Remove the live line, and draw it again below the lines that this context prints."""
-    if _live is None:
-        yield
-        return
-    _live.clear()
-    yield
-    _live.draw()
 
 
 def _to_terminal(text: str) -> None:

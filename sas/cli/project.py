@@ -86,16 +86,16 @@ def infra(
         ),
     ] = None,
 ) -> None:
-    """Write what the application needs to be deployed, into the project in this directory.
+    """Write what the application needs to be deployed.
 
     \b
       sas infra
       sas infra --check      (exit code 1: something differs)
 
-    These are infra/ (Bicep), azure.yaml for azd, and workflows for GitHub. Files that are there
-    stay as they are, but for what follows from the application: its queues and the access to them,
-    its applications, its settings. Its agents and the addresses of services are those of the
-    sagas. [tool.sas] of pyproject.toml has the rest:
+    It writes infra/ (Bicep), azure.yaml for azd, and workflows for GitHub into the project in this
+    directory. Files that are there stay as they are, but for what follows from the application: its
+    queues and the access to them, its applications, its settings. Its agents and the addresses of
+    services are those of the sagas. [tool.sas] of pyproject.toml has the rest:
 
     \b
       app = "orders"             the module of the sagas

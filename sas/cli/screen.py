@@ -23,6 +23,7 @@ from sas.operate.why import spelled
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 INTERRUPTED = 130
@@ -198,6 +199,13 @@ def table(
 
 def facts(pairs: Iterable[tuple[str, str]]) -> None:
     """Print named facts, one a line. A fact without text is left out."""
+    grid = fact_grid(pairs)
+    if grid.row_count:
+        show(grid)
+
+
+def fact_grid(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return named facts as ``facts`` prints them."""
     from rich.table import Table  # noqa: PLC0415
 
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -206,8 +214,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
     for name, text in pairs:
         if text:
             grid.add_row(name, styled(text))
-    if grid.row_count:
-        show(grid)
+    return grid
 
 
 # -- Times and numbers in words ---------------------------------------------------------------
@@ -250,20 +257,21 @@ def count(number: int, singular: str, plural: str = "") -> str:
 
 
 @contextmanager
-def progress(text: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Show on stderr how far a command is, while this context lasts.
 
-    The function that it gives is called with how many of ``total`` are done. On a terminal this is
-    a bar with the time that is left, otherwise a line every ``PLAIN_PROGRESS_S`` seconds.
+    The function that it gives is called with how many are done, and with the total if it has
+    changed. On a terminal this is a bar with the time that is left, otherwise a line every
+    ``PLAIN_PROGRESS_S`` seconds.
     """
     if not is_terminal(sys.stderr):
         shown_at = time.monotonic()
 
-        def tell(done: int) -> None:
+        def tell(done: int, total: int | None = total) -> None:
             nonlocal shown_at
             if time.monotonic() - shown_at >= PLAIN_PROGRESS_S:
                 shown_at = time.monotonic()
-                complain(f"{text}: {done:,} of {total:,}")
+                complain(f"{text}: {done:,}{'' if total is None else f' of {total:,}'}")
 
         yield tell
         return
@@ -277,10 +285,19 @@ def progress(text: str, total: int) -> Iterator[Callable[[int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
-        *columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True
+        *columns,
+        TimeRemainingColumn(),
+        console=console(sys.stderr),
+        transient=True,
+        redirect_stdout=False,  # results may go into a pipe
     ) as bar:
         task = bar.add_task(text, total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+        def draw(done: int, total: int | None = total) -> None:
+            begin()  # who sees the bar needs no word about what it waits for
+            bar.update(task, completed=done, total=total)
+
+        yield draw
 
 
 def confirmed(action: str) -> bool:

@@ -50,7 +50,7 @@ def sim(  # each is an option
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Play the application's sagas in virtual time, with drawn orders and faults.
+    """Play your sagas in virtual time, with drawn orders and faults.
 
     \b
       sas sim
@@ -107,7 +107,7 @@ def stories_of(app: App) -> Stories:
 
 def _examples(path: Path) -> tuple[bytes, ...]:
     """Return the contents of the first orders of a file. Its form is that of ``sas submit``."""
-    from sas.cli.reading import Defaults, InputError, read_items  # noqa: PLC0415  slow to import
+    from sas.operate.submissions import Defaults, InputError, read_items  # noqa: PLC0415  slow to import
 
     try:
         with path.open("rb") as source:
@@ -157,7 +157,7 @@ def _play_many(
         return None
     names = sorted({name for name, _ in ends})
     rows_of_sagas = [[name, *(f"{ends[name, state]:,}" for state in STATES)] for name in names]
-    screen.table(["saga", *(state.lower() for state in STATES)], rows_of_sagas)
+    screen.table(["Saga", *STATES], rows_of_sagas)
     for line in _reasons(needs):
         screen.sentence(line)
     workflows = "workflow" if len(names) == 1 else "workflows"

@@ -1,99 +1,128 @@
-"""``sas submit FILE``: the arguments of the verb. ``submission`` sends the orders."""
+"""``sas submit``: the options of the verb. ``submission`` sends the orders."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import functools
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
-from sas.cli import application
-from sas.cli import arguments as args
-from sas.cli.arguments import Subcommand
+import typer
+
+from sas.cli import act, application, options, system
+from sas.cli.system import System
+from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import UsageError
 
-DESCRIPTION = """\
-Send orders to the orders queue. FILE holds one JSON object, or JSON Lines (one object
-a line); - reads stdin as it arrives. Each object is
-
-  an order message   {"order_id": "A-1", "workflow": "order", "order": {...}}
-  or a bare order    {"order_id": "A-1", ...}: every other member is its content. Its workflow is
-                     that of --workflow, or the only one of the application
-
-With --follow each notification from the response queue is printed as a line on stdout, and a
-summary at the end. Give a response queue of your own: notifications are removed from it.
-
-  export ServiceBus='Endpoint=sb://...'  SAS_REPLY_QUEUE=responses-me
-  sas submit samples/northwind-orders.jsonl --workflow order --follow
-"""
+REPLY_QUEUE = "SAS_REPLY_QUEUE"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="JSON or JSON Lines; - for stdin")
-    parser.add_argument("--follow", action="store_true", help="print what becomes of the orders")
-    args.add_json(parser)
-    parser.add_argument(
-        "--urgent",
-        action="store_true",
-        help="send the orders in the lane that overtakes all others",
-    )
-    parser.add_argument(
-        "--patience",
-        type=args.number("seconds", 0.001, 7 * 86_400),
-        default=300.0,
-        metavar="SECONDS",
-        help="with --follow: stop when no notification came for so long, counted from the last "
-        "order sent (default: 300)",
-    )
-    parser.add_argument(
-        "--workflow",
-        metavar="NAME",
-        help="the workflow of bare orders (default: the only one of the application)",
-    )
-    application.add_argument(parser)
-    parser.add_argument(
-        "--reply-queue",
-        metavar="QUEUE",
-        help="your application's own response queue "
-        f"(default: the environment's {args.REPLY_QUEUE})",
-    )
+def submit(  # noqa: PLR0913  one for each option
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="JSON or JSON Lines; - for stdin.", show_default=False),
+    ] = None,
+    *,
+    order_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="One order with this id.", show_default=False),
+    ] = None,
+    content: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="With --id: JSON, @FILE, or - for stdin.", show_default=False
+        ),
+    ] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The workflow of bare orders (default: the only one of the application).",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print what becomes of the orders.")
+    ] = False,
+    as_json: options.Json = False,
+    urgent: Annotated[
+        bool, typer.Option("--urgent", help="Let these orders overtake all others.")
+    ] = False,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=7 * 86_400,
+            metavar="SECONDS",
+            help="With --follow: stop when no notification came for so long.",
+        ),
+    ] = 300.0,
+    app: options.App = None,
+    reply_queue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUEUE",
+            help=f"Your application's own response queue (default: {REPLY_QUEUE}).",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Send orders to the orders queue: of a file, of stdin as they arrive, or one by options.
+
+    \b
+      sas submit orders.jsonl --follow
+      sas submit --id A-1 --content '{"amount": 3}' --follow
+
+    A file has one JSON object, or JSON Lines (one object a line). Each is an order message
+    {"order_id": "A-1", "workflow": "order", "order": {...}}, or a bare order {"order_id": "A-1",
+    ...}: every other member is its content. With --follow each notification of these orders is a
+    line on stdout, and a summary comes last. Give a response queue of your own: all notifications
+    are removed from it.
+    """
+    if (file is None) is (order_id is None) or (order_id is None) is not (content is None):
+        raise UsageError("give FILE, or - for stdin, or one order by --id ID --content JSON")
+    find_workflow = cache(partial(_workflow, workflow, app))
+
+    async def work(connected: System) -> int:
+        # Slow to import (Azure's SDK), and not needed for --help.
+        from sas.cli.submission import SubmitRun  # noqa: PLC0415
+        from sas.operate.submissions import Defaults, InputError, one_item, read_items  # noqa: PLC0415
+
+        queue = _reply_queue(connected.queues, reply_queue)
+        with _opened(file) as source:
+            if source is not None:
+                items = read_items(source, Defaults(queue, find_workflow))
+            else:
+                text = act.read_text(content or "")
+                try:
+                    items = iter([one_item(order_id or "", text, find_workflow())])
+                except InputError as error:
+                    raise UsageError(str(error)) from None
+            run = SubmitRun(
+                items=items,
+                reply_queue=queue,
+                follow=follow,
+                as_json=as_json,
+                urgent=urgent,
+                quiet_s=patience,
+            )
+            return await run.work(connected)
+
+    system.run(work)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    # Slow to import (Azure's SDK), and not needed for --help.
-    from sas.cli.reading import Defaults, read_items  # noqa: PLC0415
-    from sas.cli.submission import SubmitOptions, submit_and_follow  # noqa: PLC0415
-
-    connection = args.read_connection(arguments.reply_queue, os.environ)
-    defaults = Defaults(
-        connection.reply_queue, functools.cache(functools.partial(_workflow, arguments))
-    )
-    with _open_file(arguments.file) as source:
-        options = SubmitOptions(
-            connection=connection,
-            items=read_items(source, defaults),
-            follow=arguments.follow,
-            json=arguments.json,
-            quiet_s=arguments.patience,
-            urgent=arguments.urgent,
-        )
-        return asyncio.run(submit_and_follow(options))
-
-
-def _workflow(arguments: argparse.Namespace) -> str:
+def _workflow(name: str | None, app: str | None) -> str:
     """Return the workflow of bare orders. The application is loaded only if nobody names it.
 
     Raises:
         UsageError: it cannot be known.
     """
-    if arguments.workflow is not None:
-        return str(arguments.workflow)
+    if name is not None:
+        return name
     try:
-        definitions = application.workflows_of(arguments.app)
+        definitions = application.workflows_of(app)
     except UsageError as error:
         raise UsageError(f"the order names no workflow: give --workflow NAME ({error})") from None
     names = sorted({workflow.name for workflow in definitions})
@@ -104,9 +133,27 @@ def _workflow(arguments: argparse.Namespace) -> str:
     )
 
 
-def _open_file(name: str) -> AbstractContextManager[BinaryIO]:
-    if name == "-":
-        return nullcontext(_stdin())
+def _reply_queue(queues: Queues, name: str | None) -> str:
+    """Return the response queue to use.
+
+    Raises:
+        UsageError: none is named, or it cannot be one.
+    """
+    reply_queue = name or os.environ.get(REPLY_QUEUE)
+    if not reply_queue:
+        raise UsageError(
+            f"no reply queue: give --reply-queue {queues.response_prefix}NAME or set {REPLY_QUEUE}"
+        )
+    try:
+        queues.check_reply_queue(reply_queue)
+    except ForbiddenReplyQueueError as error:
+        raise UsageError(str(error)) from None
+    return reply_queue
+
+
+def _opened(name: str | None) -> AbstractContextManager[BinaryIO | None]:
+    if name is None or name == "-":
+        return nullcontext(_stdin() if name else None)
     try:
         return Path(name).open("rb")
     except OSError as error:
@@ -125,14 +172,3 @@ def _stdin() -> BinaryIO:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except (OSError, ValueError, AttributeError):  # stdin is not a file, as in a test
         return sys.stdin.buffer
-
-
-VERBS = (
-    Subcommand(
-        name="submit",
-        summary="send orders to the orders queue, and follow them to their end",
-        description=DESCRIPTION,
-        add_arguments=_add_arguments,
-        run=_run,
-    ),
-)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import typer
 
@@ -55,14 +56,18 @@ class Storage:
 class System:
     """The table, the namespace and the queues' names, as the environment has them.
 
-    ``waits_for`` says in words what the verb has asked last.
+    ``waits_for`` says in words what the verb has asked last; it is empty while the verb pauses.
     """
 
-    queues: Queues
     waits_for: str = "the system"
     _resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     _store: StateStore | None = None
     _bus: OperatorBus | None = None
+
+    @property
+    def queues(self) -> Queues:
+        """The names of the queues; raises SettingError."""
+        return read_queues(os.environ)
 
     async def store(self) -> StateStore:
         """Return the state store.
@@ -72,10 +77,10 @@ class System:
             NotPossibleError: there is no such table.
             ServiceUnavailableError: the account does not answer, or refuses.
         """
+        storage = read_storage(os.environ)
+        address = storage.endpoint.address or "the storage account"
+        self.waits_for = f"table {storage.table} of {address}"
         if self._store is None:
-            storage = read_storage(os.environ)
-            address = storage.endpoint.address or "the storage account"
-            self.waits_for = f"table {storage.table} of {address}"
             self._store = await open_store(storage)
             self._resources.push_async_callback(self._store.close)
         return self._store
@@ -118,7 +123,7 @@ def run(work: Callable[[System], Awaitable[int]]) -> None:
 
 
 async def _work(work: Callable[[System], Awaitable[int]]) -> int:
-    system = System(read_queues(os.environ))
+    system = System()
     watch = asyncio.create_task(_break_silence(system))
     try:
         return await work(system)
@@ -134,7 +139,11 @@ async def _work(work: Callable[[System], Awaitable[int]]) -> int:
 async def _break_silence(system: System) -> None:
     """Say once what the verb waits for, if it prints nothing for some seconds."""
     screen.begin()
-    while (remaining_s := SILENCE_S - screen.silent_s()) > 0:  # noqa: ASYNC110  # no event: a clock
+    while True:
+        if not system.waits_for:
+            screen.begin()
+        if (remaining_s := SILENCE_S - screen.silent_s()) <= 0:
+            break
         await asyncio.sleep(remaining_s)
     screen.complain(f"sas: waiting for {system.waits_for}. Ctrl-C ends this")
 
@@ -194,6 +203,13 @@ async def open_store(storage: Storage) -> StateStore:
             "like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
             "EndpointSuffix=core.windows.net"
         ) from None
+
+
+async def service_time(storage: Storage) -> datetime | None:
+    """Return the time of the table's service; None if it does not tell it."""
+    from sas.adapters.tables.store import service_time as ask  # noqa: PLC0415
+
+    return await ask(storage.endpoint, storage.table)
 
 
 def read_bus(env: Mapping[str, str]) -> Endpoint:

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 SHOWN_IDS_MAX = 3
 """How many order ids are shown for a version. With ``--json`` all are shown."""
 
+room = typer.Typer(
+    no_args_is_help=True,
+    help="Check workflows before a deploy, draw them, print their AsyncAPI.",
+)
 
+
+@room.command()
 def check(*, app: options.App = None, json: options.Json = False) -> None:
     """Check what a deploy of the application would break.
 
@@ -56,6 +62,7 @@ def check(*, app: options.App = None, json: options.Json = False) -> None:
     run(work)
 
 
+@room.command()
 def draw(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this workflow.")] = None,
     *,
@@ -73,6 +80,7 @@ def draw(
     screen.say(to_line({"Mermaid": text}) if json else text)
 
 
+@room.command()
 def schema(*, app: options.App = None, json: options.Json = False) -> None:
     """Print the AsyncAPI document of the application. It needs no system.
 

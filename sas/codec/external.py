@@ -74,7 +74,9 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     The alert of an incident has a ``scope`` and a ``since`` and no order. When the incident ends,
     ``cleared`` is its kind. The alert of a step has its ``agent`` where that is known, its
     ``attempts`` (how often it was dispatched) and its ``error``; that of a circuit or of steps that
-    wait has the ``agent`` at fault. ``command`` is what to run first (``sas.engine.messages``).
+    wait has the ``agent`` at fault. Alerts with the same kind, workflow and ``fingerprint`` have
+    one cause: ``step/code``, or ``queue/reason`` of a message that was put aside. ``command`` is
+    what to run first (``sas.engine.messages``).
     """
 
     kind: str
@@ -91,6 +93,7 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     agent: str | None = None
     attempts: int | None = None
     error: Error | None = None
+    fingerprint: str | None = None
     command: str | None = None
 
 

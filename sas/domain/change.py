@@ -52,7 +52,9 @@ class Decision:
 
     ``details`` and ``deadline`` are set for a new order only, and for one that takes the place of a
     Rejected one. ``overdue`` says that the deadline has been handled. ``acknowledged_by`` names the
-    operator who has seen the order in Error. ``incident`` is reported before the commit.
+    operator who has seen the order in Error. ``incident`` is reported before the commit. ``ended``
+    names the kind and scope of an incident whose cause is over for this order: it is ended after
+    the commit.
     """
 
     what: JournalWord
@@ -63,6 +65,7 @@ class Decision:
     overdue: bool = False
     acknowledged_by: str | None = None
     incident: Incident | None = None
+    ended: tuple[AlertKind, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,7 @@ class Change:
     entry: JournalEntry
     out_at: datetime | None = None
     incident: Incident | None = None
+    ended: tuple[AlertKind, str] | None = None
 
     def due_added(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to write."""
@@ -224,6 +228,7 @@ def change_of(
         entry=entry,
         out_at=at + OUT_AGAIN_AFTER if leaves_out_row else None,
         incident=decision.incident,
+        ended=decision.ended,
     )
 
 

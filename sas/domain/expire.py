@@ -323,20 +323,23 @@ def resting_incident(
     order: Order, step: StepRecord, rules: Rules, text: str, now: datetime, until: datetime
 ) -> Incident:
     """Return the incident of a step, or its undo, that rests. ``text`` says why."""
-    doing = step.process_state is StepState.PROCESSING
-    workflow, name = _workflow_of(order), f"step {step.name}"
-    name = name if doing else f"the undo of {name}"
-    agent = rules.steps[step.number].agents[step.call.route]
-    text = f"In {workflow} {name} {text}"
+    kind, scope = resting_name(order, step)
     return Incident(
-        kind=AlertKind.WAITING,
-        scope=f"{workflow}, {name}",
-        text=text,
+        kind=kind,
+        scope=scope,
+        text=f"In {scope} {text}",
         since=now,
         until=until,
         workflow=order.details.workflow,
-        agent=agent,
+        agent=rules.steps[step.number].agents[step.call.route],
     )
+
+
+def resting_name(order: Order, step: StepRecord) -> tuple[AlertKind, str]:
+    """Return the kind and the scope of the incident of a step, or its undo, that rests."""
+    doing = step.process_state is StepState.PROCESSING
+    name = f"step {step.name}" if doing else f"the undo of step {step.name}"
+    return AlertKind.WAITING, f"{_workflow_of(order)}, {name}"
 
 
 def _workflow_of(order: Order) -> str:

@@ -99,6 +99,10 @@ class Queues:
         bound = (name for name in self.applications if self.orders_of(name) == ordinary)
         return next(bound, None)
 
+    def is_response(self, queue: str) -> bool:
+        """Return whether a queue is an application's own, for its responses."""
+        return queue.lower().startswith(self.response_prefix.lower())  # as Service Bus compares
+
     def orders_for(self, order_id: str) -> str:
         """Return the queue by which an order with this id comes."""
         owner = self._owner_of(order_id)

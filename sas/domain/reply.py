@@ -28,7 +28,7 @@ from datetime import datetime
 
 from sas.domain.change import Decision
 from sas.domain.claim import ByScheduler, dispatch, is_cancelled, is_out, replace_step, with_step
-from sas.domain.expire import end_cancelled, fail, resting_incident
+from sas.domain.expire import end_cancelled, fail, resting_incident, resting_name
 from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
     Direction,
@@ -58,6 +58,7 @@ def answer(
     if reply.direction is Direction.DO and is_cancelled(step):
         ended = replace(step, result=reply.result) if reply.result is not None else step
         return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
+    over = resting_name(order, step) if _rested(step) else None
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
     match reply.direction, reply.outcome:
         case Direction.DO, Outcome.DONE:
@@ -70,7 +71,7 @@ def answer(
         case _:
             by = ByScheduler(instance)
             decision = fail(order, step, fault, rules, now=now, decided_by=by)
-    return decision
+    return replace(decision, ended=over)
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -111,6 +112,16 @@ def progressed(
 def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
     """Return the notification that an order is completed, if it is."""
     return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
+
+
+def _rested(step: StepRecord) -> bool:
+    """Return whether a step that is answered now had to rest: the reason for it may be over.
+
+    It rested past its threshold, or it was dispatched before and nothing failed.
+    """
+    doing = step.process_state is StepState.PROCESSING
+    could_not_begin = doing and step.epoch > 1 and not step.failure_count
+    return step.failures.extended_waits > 0 or could_not_begin
 
 
 def _done(

@@ -12,7 +12,7 @@ order, and still its reader must get each message. So a message is sent like thi
    row. If the queue still does not take the message, it is deferred again with a later due row. The
    old row is removed after that. So at every moment there is a due row, or the message was sent.
 4. **Never.** If the queue will never take a message (it does not exist, or the message is too
-   large), the caller is told with ``UndeliverableError``. It puts the message aside.
+   large), the caller is told with ``UndeliverableError`` (``Rejections.undeliverable``).
 
 A crash between the send and the removal of the due row sends the message once more, with the same
 id. Several supervisors that defer one message write the same row, because the time of the next row
@@ -54,8 +54,8 @@ class ExternalSender:
 
     async def send(
         self, messages: Sequence[Message], order_id: str, deferred_since: datetime | None = None
-    ) -> None:
-        """Send messages to one queue. Those that it does not take now are deferred.
+    ) -> bool:
+        """Send messages to one queue; False if they were deferred, because it takes none now.
 
         ``order_id`` names the order that they are about, or another subject. ``deferred_since`` is
         the time in the due row of a message that is deferred already.
@@ -74,8 +74,9 @@ class ExternalSender:
                 log.warning("messages about %s are deferred: %s", order_id, error)
             else:
                 self._paused_until.pop(queue, None)
-                return
+                return True
         await self.defer(messages, order_id, deferred_since or now)  # 2. Defer it.
+        return False
 
     async def defer(self, messages: Sequence[Message], order_id: str, since: datetime) -> None:
         """Have the supervisor send messages to one queue later; raises StoreUnavailableError."""

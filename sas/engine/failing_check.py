@@ -7,6 +7,7 @@ copy carries this text, and ``sas show`` reads it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 
 from sas.domain.change import Incident
@@ -14,7 +15,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
 from sas.engine.context import Context
 from sas.engine.delivery import FAILING_CHECK, LEFT_SINCE
-from sas.engine.failing_agent import explained
+from sas.engine.explained import explained
 from sas.ports import Business, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
@@ -31,7 +32,7 @@ class FailingCheckError(UnavailableError):
 
     def __init__(self, saga: str, error: Exception) -> None:
         super().__init__(f"the check of saga {saga} fails with {type(error).__name__}")
-        self._scope = f"check of saga {saga}"
+        self._scope = _scope(saga)
         self.explanation = f"the {self._scope} fails: {explained(error)}"
         # The wait for an instance that has the workflow is over: this one has it.
         self.put_back_with = {FAILING_CHECK: self.explanation, LEFT_SINCE: ""}
@@ -52,6 +53,16 @@ class FailingCheckError(UnavailableError):
             await context.incidents.report(incident, order_id)
         except (UnavailableError, UndeliverableError) as outage:
             log.warning("%s: its alert is sent later: %s", self, outage)
+
+
+async def check_works(context: Context, saga: str) -> None:
+    """End the incident of a check: it took an order that had met its bug. If not, time ends it."""
+    with suppress(UnavailableError):
+        await context.incidents.end(AlertKind.AGENT_FAILING, _scope(saga))
+
+
+def _scope(saga: str) -> str:
+    return f"check of saga {saga}"
 
 
 def check_order(business: Business, saga: tuple[str, int], content: bytes) -> None:

@@ -144,7 +144,10 @@ class Incidents(Protocol):
         ...
 
     async def end(self, kind: AlertKind, scope: str) -> None:
-        """Send an alert that an incident is over, if it was reported; raises as ``report``."""
+        """Send an alert that an incident is over, if it is active; raises as ``report``.
+
+        An incident of steps that rest stays active while one of them rests.
+        """
         ...
 
 

@@ -34,7 +34,7 @@ _STATE_OF = {
 }
 
 _SHOW = "sas show {order}"
-_REJECTED = "sas rejected show {message}"
+_REJECTED = "sas messages show {message}"
 COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.STEP_FAILED: _SHOW,
     AlertKind.UNDO_FAILED: _SHOW,
@@ -42,14 +42,14 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.COMMAND_REFUSED: _SHOW,
     AlertKind.REJECTED: _REJECTED,
     AlertKind.DEAD_LETTERED: _REJECTED,
-    AlertKind.UNDELIVERABLE: _REJECTED,
-    AlertKind.BREAKER_OPEN: "sas circuits {agent}",
-    AlertKind.AGENT_FAILING: "sas incidents",
+    AlertKind.UNDELIVERABLE: "sas status",
+    AlertKind.BREAKER_OPEN: "sas status",
+    AlertKind.AGENT_FAILING: "sas status",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
-    AlertKind.NOT_PICKED_UP: "sas queues",
-    AlertKind.QUEUE_DELAY: "sas queues",
-    AlertKind.NOT_RUNNABLE: "sas incidents",
-    AlertKind.UNREADABLE: "sas incidents",
+    AlertKind.NOT_PICKED_UP: "sas messages",
+    AlertKind.QUEUE_DELAY: "sas messages",
+    AlertKind.NOT_RUNNABLE: "sas status",
+    AlertKind.UNREADABLE: "sas status",
 }
 """The command to run first, by the kind of an alert. An incident that is over (cleared) has none:
 nothing is left to do. An unreadable part of one order has the command of that order."""
@@ -325,5 +325,6 @@ def _alert(
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
         error=external.Error(fault.code, fault.message) if fault else None,
+        fingerprint=f"{step.name}/{fault.code}" if step and fault else None,
     )
     return alert(body, to)

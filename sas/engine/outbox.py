@@ -12,10 +12,10 @@ journal row (``sas.engine.transition``). The outbox is what happens next.
    the error is raised in the end (5).
 3. **Send the external messages**: alerts to operators, notifications to applications. Other people
    own those queues, so an order never waits for one. A message that its queue does not take now is
-   deferred (``sas.engine.external``). One that its queue will never take is put aside on
-   ``orders-rejected``, and the operator is alerted. Either way it counts as sent. The external
-   messages are sent even if 2 failed: their readers need not wait for an internal queue. They are
-   not sent if an earlier delivery sent them (``external`` is False).
+   deferred (``sas.engine.external``). A notification that its queue will never take is given up,
+   and counted in an incident of that queue. Either way it counts as sent. The external messages
+   are sent even if 2 failed: their readers need not wait for an internal queue. They are not sent
+   if an earlier delivery sent them (``external`` is False).
 4. **Raise the error of 2.** The trigger message is put back, with the property ``EXTERNAL_SENT``,
    so that the next delivery does not repeat 3. A transition with an out row raises before 3,
    because the next sweep sends all of its messages again.
@@ -147,13 +147,14 @@ class Outbox:
             await self._send_to_one_queue(batch, order)
 
     async def _send_to_one_queue(self, batch: list[Message], order: Order) -> None:
-        """Send or defer messages to one queue. Those that it will never take are put aside.
+        """Send or defer messages to one queue. Those that it will never take are given up.
 
         After a refusal the others are sent again, with the same ids: that is harmless.
         """
         while batch:
             try:
-                await self._external.send(batch, order.order_id)
+                if await self._external.send(batch, order.order_id):
+                    await self._rejections.delivered(batch[0].queue)
             except UndeliverableError as error:
                 await self._rejections.undeliverable(
                     error, order.order_id, order.details.correlation_id
@@ -176,7 +177,8 @@ class Outbox:
 
     async def _send_deferred(self, message: Message, due: DeferredDue) -> None:
         try:
-            await self._external.send([message], due.order_id, due.at)
+            if await self._external.send([message], due.order_id, due.at):
+                await self._rejections.delivered(message.queue)
         except UndeliverableError as error:
             if is_copy(message):  # the receiver waits for the right to send, and so does its copy
                 log.warning("a message of queue %s is still deferred: %s", message.queue, error)

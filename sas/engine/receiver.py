@@ -13,8 +13,9 @@ this module stands between the host and every handler. One delivery goes like th
    host completes the message. If the handler raises an error that says "something is away"
    (``UnavailableError``), the delivery goes on at 3. So it does after ``UndeliverableError``,
    because a right to send may be missing for a few minutes after a deploy. Any other error is a bug
-   or poison. It is raised, the host redelivers the message, and after five deliveries it is a dead
-   letter.
+   or poison. It is raised, and the host redelivers the message. In its last delivery it is sent to
+   ``dead-letters`` from here, with the error: Service Bus would only count the deliveries. If that
+   fails, or if the process dies, Service Bus makes it a dead letter, without the error.
 3. **Report.** Time alone does not repair a deploy that does not fit the state store, or that lacks
    a queue or a right. So the operator is alerted. A message that is left to an instance of another
    version is reported only when it has waited for longer than a deploy takes.
@@ -48,7 +49,7 @@ What can go wrong, and why nothing is lost:
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
@@ -56,6 +57,7 @@ from typing import TypeGuard, TypeVar
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import AGAIN, FIRST_ID, LEFT_SINCE, Delivery
+from sas.engine.explained import explained
 from sas.engine.external import ExternalSender
 from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
@@ -88,6 +90,12 @@ FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
+DELIVERIES_MAX = 5
+"""Deliveries after which Service Bus gives up a message of a working queue (infra/queues.json)."""
+FAILED = "FunctionFailed"
+"""The DeadLetterReason of a message that is given up here. Its description is the last error."""
+REFUSED = "QueueRefuses"
+"""The DeadLetterReason of a notification that its queue refuses. Its description is why."""
 CUT_AFTER = timedelta(seconds=20)
 """A handler that still runs this long after its ``ends_at`` is cancelled."""
 
@@ -109,7 +117,7 @@ class Receiver:
 
     The numbers are those of the module's text. ``external`` defers the copies that no queue takes.
     ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
-    fit the state store or lacks a queue or a right.
+    fit the state store or lacks a queue or a right. ``dead_letters`` is the queue of that name.
     """
 
     bus: MessageBus
@@ -118,11 +126,12 @@ class Receiver:
     external: ExternalSender
     report_mismatch: Callable[[Mismatch], Awaitable[None]]
     run_on: RunOn
+    dead_letters: str
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Handle a message, and all that follows from it in this process.
 
-        Returns what the handler returns; None if the message was put back.
+        Returns what the handler returns; None if the message was put back, or was given up here.
 
         Raises:
             UnavailableError: the function must end, and the message could be neither put back nor
@@ -138,7 +147,14 @@ class Receiver:
             await self.run_on.follow(messages, ends_at, self._handed_over)
             return result
 
-        return await self._received(handle_and_follow, delivery)
+        try:
+            return await self._received(handle_and_follow, delivery)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            if not await self._given_up(delivery, error):
+                raise
+            return None
 
     async def _handed_over(self, handler: Handler, delivery: Delivery) -> list[Message]:
         """Handle a message that was handed over; return what it recorded for this process.
@@ -190,6 +206,21 @@ class Receiver:
                 return None
             await self.clock.sleep(delay)
 
+    async def _given_up(self, delivery: Delivery, error: Exception) -> bool:
+        """Send a message to ``dead-letters`` in its last delivery; False if it comes again."""
+        is_last = (delivery.count or 0) >= DELIVERIES_MAX
+        if not is_last or delivery.queue.partition("/")[0] == self.dead_letters:
+            return False
+        properties = _read(delivery, "sas_", "trace")
+        message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
+        letter = dead_letter(self.dead_letters, message, FAILED, explained(error))
+        try:
+            await self.bus.send([letter])
+        except (UnavailableError, UndeliverableError) as outage:
+            log.warning("a message of queue %s is given back: %s", delivery.queue, outage)
+            return False
+        return True
+
     async def within_time(self, work: Awaitable[T], ends_at: datetime | None = None) -> T:
         """Return the result of ``work``, which must end with its function.
 
@@ -222,11 +253,7 @@ class Receiver:
     def _copy(self, delivery: Delivery, times: int, delay: float) -> Message:
         """Return a message as it comes again, ``delay`` seconds from now."""
         now = self.clock.now()
-        properties = {
-            key: text
-            for key, text in delivery.properties.items()
-            if key.startswith(READ) and _is_text(text)
-        }
+        properties = _read(delivery, *READ)
         first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
         if delivery.source_queue:
@@ -275,9 +302,47 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     return ceiling * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 
+def dead_letter(queue: str, message: Message, reason: str, description: str) -> Message:
+    """Return a message as Service Bus would dead-letter it from its queue to ``queue``.
+
+    Only this system may send to that queue, so its source is believed.
+    """
+    return Message(
+        queue,
+        f"given-up/{digest_id(message.queue, message.message_id)}",
+        message.body,
+        properties={
+            **message.properties,
+            FIRST_ID: message.message_id,
+            SOURCE: message.queue,
+            "DeadLetterReason": reason,
+            "DeadLetterErrorDescription": description,
+        },
+    )
+
+
 def is_copy(message: Message) -> bool:
     """Return whether a message is the copy of one that was put back."""
     return FIRST_ID in message.properties
+
+
+def why_given_up(properties: Mapping[str, object]) -> str:
+    """Return why a queue gave a message up, by the properties of the dead letter."""
+    reason = properties.get("DeadLetterReason")
+    description = properties.get("DeadLetterErrorDescription")
+    if reason == FAILED:
+        return f"its function failed each time, in the end with {description}"
+    if reason == REFUSED:
+        return f"its queue refuses it: {description}"
+    if reason == "MaxDeliveryCountExceeded":
+        return (
+            "its function ended each time without an answer or an error: its process was killed, "
+            "or ran out of time or memory, or all that it needs was away"
+        )
+    if reason == "TTLExpiredException":
+        return "nobody received it before it expired"
+    details = f": {description}" if description else ""
+    return f"its queue gave it up ({reason}{details})" if reason else "its queue gave it up"
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:
@@ -293,6 +358,12 @@ def _as_first_sent(delivery: Delivery) -> Delivery:
 def _times(delivery: Delivery) -> int:
     text = delivery.properties.get(TIMES)
     return int(text) if _is_text(text) and text.isdecimal() and len(text) < 9 else 0
+
+
+def _read(delivery: Delivery, *prefixes: str) -> dict[str, str]:
+    """Return the properties whose names begin with one of these."""
+    texts = ((key, text) for key, text in delivery.properties.items() if _is_text(text))
+    return {key: text for key, text in texts if key.startswith(prefixes)}
 
 
 def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:

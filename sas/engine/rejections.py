@@ -1,34 +1,74 @@
-"""Keeps messages that cannot be processed, and informs their sender and the operator."""
+"""Keeps messages that cannot be processed, and informs their sender and the operator.
+
+A notification is never kept. What it tells follows from its order, which goes on. That its
+application does not get it is the application's matter, so all of them are one incident of the
+response queue, with their number. One that its queue refuses goes to ``dead-letters`` first, as one
+that expires does: if this app has lost the right to send, that queue refuses it too, and the
+message that led to it is put back. A crash may lose those that an instance counted in its last
+minute, and a redelivery may count one twice.
+"""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from sas.codec import external
 from sas.codec.external import Rejection
 from sas.codec.orders import Salvage
 from sas.codec.strict import MalformedError, Reason, convert
+from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.external import ExternalSender
+from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert, notification
-from sas.ports import Clock, Message, MessageBus, QueueRefusesError, UndeliverableError
+from sas.engine.receiver import REFUSED, dead_letter
+from sas.ports import (
+    Clock,
+    Message,
+    MessageBus,
+    QueueRefusesError,
+    UnavailableError,
+    UndeliverableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+GIVEN_UP_AGAIN = timedelta(days=1)
+"""The incident of a response queue is over if no notification was given up for this time. Nobody
+but its application may read the queue, so nothing shows earlier that it is read again.
+"""
+SCOPE_LENGTH_MAX = 128
+"""Longest scope of an incident, as the contract of alerts says."""
+REFUSING_MAX = 100
+"""Most refusing queues that an instance remembers: applications choose their names."""
+_STATE_MISSED = (
+    "The orders go on; the notifications are not kept. An application that sends an order again, "
+    "unchanged and with a new submission_id, gets its present state."
+)
 
 
 class Rejections:
-    """Puts messages aside on ``orders-rejected``."""
+    """Puts messages aside on ``orders-rejected``. Notifications that are given up are counted."""
 
     def __init__(
-        self, bus: MessageBus, clock: Clock, to: Addresses, external: ExternalSender
+        self,
+        bus: MessageBus,
+        clock: Clock,
+        to: Addresses,
+        *,
+        external: ExternalSender,
+        incidents: Incidents,
     ) -> None:
         self._bus = bus
         self._external = external
         self._clock = clock
         self._to = to
+        self._incidents = incidents
+        self._refusing: set[str] = set()
 
     async def order(self, rejection: Rejection, sender: Salvage) -> None:
         """Put an order message aside and notify its application, if it named a reply queue."""
@@ -42,10 +82,11 @@ class Rejections:
         except ForbiddenReplyQueueError:
             return
         notice = self._notification(rejection, sender, reply_queue)
+        order_id = sender.order_id or _base_id(rejection)
         try:
-            await self._external.send([notice], sender.order_id or _base_id(rejection))
+            await self._external.send([notice], order_id)
         except UndeliverableError as refused:
-            log.warning("queue %s takes no notification of a rejection: %s", reply_queue, refused)
+            await self.undeliverable(refused, order_id, sender.correlation_id)
 
     async def put_aside(self, rejection: Rejection, kind: AlertKind) -> None:
         """Keep a message whole on the rejected queue and alert the operator.
@@ -66,6 +107,7 @@ class Rejections:
             text=text,
             id=f"{base}/alert",
             order_id=rejection.order_id,
+            fingerprint=f"{rejection.source_queue}/{rejection.reason}",
         )
         try:
             await self._external.send([alert(body, self._to)], rejection.order_id or base)
@@ -96,7 +138,7 @@ class Rejections:
         await self._send([self._kept(part, f"rejected/again/{again}", rejection.body)])
 
     async def _send(self, messages: list[Message]) -> None:
-        """Send to the rejected queue. There is no other place for what it refuses.
+        """Send to a queue of this system. There is no other place for what it refuses.
 
         Raises:
             QueueRefusesError: put the message back. A right may be missing for a while.
@@ -118,12 +160,24 @@ class Rejections:
     async def undeliverable(
         self, refused: UndeliverableError, order_id: str, correlation_id: str | None
     ) -> None:
-        """Put aside a message that its queue refuses. It counts as sent and blocks no order."""
+        """Give up a notification that its queue refuses, or put another message aside.
+
+        It counts as sent and blocks no order.
+
+        Raises:
+            BusUnavailableError, StoreUnavailableError: put the message that led to it back.
+        """
         message = refused.undelivered
         if message.queue == self._to.queues.rejected:
             raise QueueRefusesError(refused) from refused  # as in _send
         if message.queue == self._to.queues.alerts:
             log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
+            return
+        if self._to.queues.is_response(message.queue):
+            if len(self._refusing) < REFUSING_MAX:
+                self._refusing.add(message.queue)
+            letter = dead_letter(self._to.queues.dead_letters, message, REFUSED, str(refused))
+            await self._send([letter])
             return
         rejection = Rejection(
             body=message.body,
@@ -134,7 +188,39 @@ class Rejections:
             order_id=order_id,
             correlation_id=correlation_id,
         )
-        await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
+        await self.put_aside(rejection, AlertKind.REJECTED)
+
+    async def give_up_notification(self, queue: str, order_id: str, why: str) -> None:
+        """Count a notification that its application does not get: one incident for each queue.
+
+        ``why`` goes on "Queue NAME ", and says what to do.
+
+        Raises:
+            BusUnavailableError, StoreUnavailableError: it was not counted; put the message back.
+        """
+        now = self._clock.now()
+        incident = Incident(
+            kind=AlertKind.UNDELIVERABLE,
+            scope=_scope(queue),
+            text=f"Queue {queue} {why}. {_STATE_MISSED}",
+            since=now,
+            until=now + GIVEN_UP_AGAIN,
+        )
+        await self._incidents.report(incident, order_id)
+
+    async def delivered(self, queue: str) -> None:
+        """End the incident of a response queue that refused this instance, and now took a message.
+
+        If that fails, the next message that it takes does it.
+        """
+        if queue not in self._refusing:
+            return
+        try:
+            await self._incidents.end(AlertKind.UNDELIVERABLE, _scope(queue))
+        except UnavailableError as error:
+            log.warning("the incident of queue %s ends later: %s", queue, error)
+        else:
+            self._refusing.discard(queue)
 
     def _notification(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
         data = external.NotificationData(
@@ -151,6 +237,10 @@ class Rejections:
             at=self._clock.now(),
             to=self._to,
         )
+
+
+def _scope(queue: str) -> str:
+    return f"queue {queue}"[:SCOPE_LENGTH_MAX]
 
 
 def _base_id(rejection: Rejection) -> str:

@@ -70,7 +70,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
@@ -280,6 +280,9 @@ class TransitionRunner:
             workflow = None if self._workflow_of is None else self._workflow_of(order)
             out = OutDue(change.out_at, order.order_id, entry.seq) if change.out_at else None
             await self._context.outbox.send(order, entry, workflow, out)
+        if change.ended is not None:
+            with suppress(UnavailableError):  # it ends later
+                await self._context.incidents.end(*change.ended)
         return True
 
     async def _offloaded(self, change: Change) -> Change:

@@ -310,7 +310,7 @@ class Verdict:
 
 
 async def judge_all(
-    store: StateStore, letters: Iterable[Letter], queues: Queues
+    store: StateStore | None, letters: Iterable[Letter], queues: Queues
 ) -> dict[LetterKey, Verdict]:
     """Return the verdict of each dead letter among these, by its key."""
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
@@ -329,16 +329,21 @@ def is_dead(letter: Letter, queues: Queues) -> bool:
     return letter.path.endswith(DEAD_LETTER_SUBQUEUE) or letter.path == queues.dead_letters
 
 
-async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
-    """Return what would happen if a dead letter were sent again, by the state of its order."""
-    if letter.order_id is None:
-        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
-    order = await store.load(letter.order_id)
+async def judge(store: StateStore | None, letter: Letter, queues: Queues) -> Verdict:
+    """Return what would happen if a dead letter were sent again, by the state of its order.
+
+    Without a store, the orders are not known.
+    """
+    order = await store.load(letter.order_id) if store and letter.order_id else None
     source = letter.source.removesuffix(URGENT_SUFFIX)
-    if queues.takes_orders(letter.source):
-        return await _of_submission(store, letter, order, queues)
     if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
         return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id", order)
+    if letter.order_id is None:
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
+    if store is None:
+        return Verdict(DeadLetterFate.UNKNOWN, "the state of its order cannot be read")
+    if queues.takes_orders(letter.source):
+        return await _of_submission(store, letter, order, queues)
     if order is None:
         return Verdict(DeadLetterFate.GONE, "there is no such order (it may have been purged)")
     return await _of_internal(store, letter, order=order, queue=source, queues=queues)

@@ -29,6 +29,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Order, OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.engine.delivery import FAILING_CHECK
+from sas.engine.receiver import FAILED, REFUSED, why_given_up
 from sas.operate import finding
 from sas.operate.errors import ServiceUnavailableError
 from sas.operate.letters import (
@@ -88,7 +89,7 @@ class MessageRow(Record, frozen=True, kw_only=True):
     step: str | None = None
     agent: str | None = None
     attempts: int | None = None
-    error_code: str | None = None
+    fingerprint: str | None = None
     scope: str | None = None
     cleared: str | None = None
     over: str = ""
@@ -382,7 +383,7 @@ def row_of(
             step=alert.step,
             agent=alert.agent,
             attempts=alert.attempts,
-            error_code=alert.error.code if alert.error else None,
+            fingerprint=_fingerprint(alert),
             scope=alert.scope,
             cleared=alert.cleared,
             over=_why_over(alert, order, ended),
@@ -422,7 +423,7 @@ def _dead_letter(
 ) -> MessageRow:
     properties = letter.peeked.properties
     reason = properties.get(DEAD_LETTER_REASON, "")
-    cause = given_up(reason, properties.get(DEAD_LETTER_DESCRIPTION, ""))
+    cause = why_given_up(properties)
     if error := properties.get(FAILING_CHECK):
         cause += f": {error}"
     todo, verb = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
@@ -471,30 +472,23 @@ def _todo_of_rejected(part: RejectedMessage, queues: Queues) -> str:
 # -- The cause --------------------------------------------------------------------------------
 
 _KIND_OF_REASON = {
+    FAILED: "failed",
     "MaxDeliveryCountExceeded": "given-up",
+    REFUSED: "refused",
     "TTLExpiredException": "expired",
-    "TTLExpired": "expired",
 }
 _GIVEN_UP = re.compile(r"the queue gave it up \((\w+)(?:: (.*?))?\)", re.DOTALL)
-_DELIVERIES = re.compile(r"after (\d+) delivery attempts")
-
-
-def given_up(reason: str, description: str) -> str:
-    """Return in words why a queue gave a message up; both texts are those of Service Bus."""
-    match _KIND_OF_REASON.get(reason):
-        case "given-up":
-            count = _DELIVERIES.search(description)
-            times = f"{count.group(1)} times" if count else "again and again"
-            return f"its function ended {times} without an answer"
-        case "expired":
-            return "nobody read it before it expired"
-        case _:
-            return ": ".join(filter(None, (reason, description))) or "its queue names no reason"
+"""What messages of older instances say."""
 
 
 def named_cause(text: str) -> str:
     """Return a text with each symptom that Service Bus names replaced by what happened."""
-    return _GIVEN_UP.sub(lambda match: given_up(match.group(1), match.group(2) or ""), text)
+    return _GIVEN_UP.sub(
+        lambda match: why_given_up(
+            {DEAD_LETTER_REASON: match.group(1), DEAD_LETTER_DESCRIPTION: match.group(2)}
+        ),
+        text,
+    )
 
 
 # -- Alerts -----------------------------------------------------------------------------------
@@ -553,14 +547,19 @@ def cause_key(row: MessageRow) -> tuple[str | None, ...]:
     """
     if row.scope:
         return row.kind, row.scope
-    if row.error_code:
-        return row.kind, row.workflow, row.step, row.error_code, row.agent
+    if row.fingerprint:
+        return row.kind, row.workflow, row.fingerprint, row.agent
     text = row.cause.replace(row.order_id, "ORDER") if row.order_id else row.cause
     return row.kind, row.workflow, row.step, row.agent, re.sub(r"\d+", "#", text)
 
 
-_FAILED = frozenset({AlertKind.STEP_FAILED.value, AlertKind.UNDO_FAILED.value})
-_REPAIRABLE = _FAILED | {
+def _fingerprint(alert: AlertMessage) -> str | None:
+    """Return the fingerprint of an alert; alerts of older instances have none."""
+    return alert.fingerprint or (f"{alert.step}/{alert.error.code}" if alert.error else None)
+
+
+_OF_A_FAILURE = frozenset({AlertKind.STEP_FAILED.value, AlertKind.UNDO_FAILED.value})
+_REPAIRABLE = _OF_A_FAILURE | {
     AlertKind.OVERDUE.value,
     AlertKind.DEAD_LETTERED.value,
     AlertKind.UNREADABLE.value,
@@ -594,7 +593,7 @@ def _state_after(alert: AlertMessage, order: OrderNow) -> OrderState | None:
     if state in _ENDED_WELL:
         is_later = order.since is not None and order.since > at
         return state if alert.kind in _REPAIRABLE and is_later else None
-    return state if alert.kind in _FAILED else None
+    return state if alert.kind in _OF_A_FAILURE else None
 
 
 def _ended_incidents(letters: Iterable[Letter]) -> dict[tuple[str, str], datetime]:

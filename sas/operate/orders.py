@@ -55,6 +55,8 @@ from sas.ports import MessageBus, OtherVersionError, StateStore, Summary
 
 COUNTED_MAX = 1000
 """Other orders are counted up to this number only: a list must not take long for them."""
+GROUPS_EXPLAINED_MAX = 20
+"""Of so many groups the first order is loaded at most."""
 LATELY = timedelta(hours=1)
 """Orders that finished within this time count as finished lately."""
 IF_IT_LASTS = "If this lasts, check that the function app runs."
@@ -211,6 +213,7 @@ def acts_of(order: Order) -> Iterator[Act]:
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
     undoing = order.direction is Direction.UNDO
+    waits_for_calls = command_for(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     for verb in Verb:
         steps = {
             Verb.RESUBMIT: failed_steps,
@@ -223,8 +226,10 @@ def acts_of(order: Order) -> Iterator[Act]:
             continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
-        if verb is Verb.CANCEL and order.process_state is OrderState.ERROR:
-            continue  # no call is out, so it would do the same as an undo
+        if command_for(order, intent).verb is not verb or (
+            verb is Verb.CANCEL and not waits_for_calls
+        ):
+            continue  # another act does the same
         if verb is Verb.SKIP:
             intent = Intent(verb=verb, by="", input="RESULT")
         effect = outlook(order, intent)
@@ -232,7 +237,7 @@ def acts_of(order: Order) -> Iterator[Act]:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(
             verb=verb.value,
-            command=f"sas {_typed(verb, order, steps)}",
+            command=f"sas {_typed(verb, order, steps, waits_for_calls=waits_for_calls)}",
             effect=effect,
             steps=steps,
             final=verb in {Verb.UNDO, Verb.CANCEL},
@@ -240,14 +245,14 @@ def acts_of(order: Order) -> Iterator[Act]:
         )
 
 
-def _typed(verb: Verb, order: Order, steps: Sequence[str]) -> str:
+def _typed(verb: Verb, order: Order, steps: Sequence[str], *, waits_for_calls: bool) -> str:
     """Return how a command is typed after ``sas``."""
     order_id = shlex.quote(order.order_id)
     match verb:
         case Verb.CANCEL:
             return f"undo {order_id}"
         case Verb.UNDO:
-            return f"undo {order_id}{'' if order.stopped_at else ' --now'}"
+            return f"undo {order_id}{' --now' * waits_for_calls}"
         case Verb.ACKNOWLEDGE:
             return f"show {order_id} --acknowledge"
         case Verb.SKIP:
@@ -491,6 +496,7 @@ class FailedAlike(Record, frozen=True):
 
     fingerprint: str
     count: int
+    first_id: str
     since: datetime | None
     why: str
 
@@ -586,10 +592,38 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
         FailedAlike(
             fingerprint=fingerprint,
             count=count,
+            first_id=first_rows[fingerprint].order_id,
             since=first_rows[fingerprint].since,
             why=first_rows[fingerprint].why,
         )
         for fingerprint, count in counts.most_common()
+    ]
+
+
+async def failed_alike(
+    store: StateStore, in_error: Sequence[Summary], now: datetime
+) -> list[FailedAlike]:
+    """Return all orders in Error by fingerprint, the most frequent first.
+
+    Only the first order of each group is loaded, for its error. An order whose index row an older
+    version wrote is loaded for its fingerprint; beyond ``COUNTED_MAX`` of them that is ``unknown``.
+    """
+    silent = [summary.order_id for summary in in_error if not summary.fingerprints][:COUNTED_MAX]
+    loaded = {order.order_id: order for order in await finding.load_all(store, silent)}
+    rows = [
+        row_of(loaded[summary.order_id], now)
+        if summary.order_id in loaded
+        else replace(row_of_summary(summary), fingerprints=summary.fingerprints or ("unknown",))
+        for summary in in_error
+    ]
+    groups = groups_of(rows)
+    first_ids = [group.first_id for group in groups[:GROUPS_EXPLAINED_MAX]]
+    orders = {order.order_id: order for order in await finding.load_all(store, first_ids)}
+    return [
+        replace(group, why=row_of(orders[group.first_id], now).why)
+        if group.first_id in orders
+        else group
+        for group in groups
     ]
 
 

@@ -122,7 +122,7 @@ def named(letters: Iterable[Letter], names: Collection[str]) -> list[Letter]:
 
 
 async def plan_resend(
-    store: StateStore,
+    store: StateStore | None,
     letters: Sequence[Letter],
     queues: Queues,
     *,
@@ -133,7 +133,8 @@ async def plan_resend(
     """Plan to send messages again: those that are named, by their ids or orders, or all of them.
 
     ``to`` names another target than the queue from which each message came. ``force`` sends dead
-    letters too that are not safe to send again; they must be named.
+    letters too that are not safe to send again; they must be named. Without ``store``, only dead
+    letters for a reader outside the system are safe.
 
     Raises:
         NotPossibleError: a message that is named is not there.

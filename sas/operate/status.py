@@ -1,7 +1,7 @@
 """The state of the system, and what is wrong with it: one record for the terminal and the desk.
 
-1. **Orders** are counted by their index rows and due rows. None is loaded, unless an older version
-   wrote its index row: that row does not tell how the order failed.
+1. **Orders** are counted by their index rows and due rows. Of each group that failed alike, only
+   the first order is loaded, for its error.
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
    and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
    A step that is late is explained by the incident that no scheduler claims steps.
@@ -14,40 +14,31 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+
+from msgspec import structs
 
 from sas.domain.change import StepDue
-from sas.domain.ids import parse_key_time
 from sas.domain.messages import AlertKind
-from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.engine.receiver import FIRST_AT
+from sas.domain.queues import Queues
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
-from sas.operate.letters import PEEKS_AT_ONCE, READ_MAX
+from sas.operate.messages import QueueCount, count_queues
+from sas.operate.orders import LATELY, FailedAlike, failed_alike
 from sas.operate.record import Record
 from sas.operate.why import LATE_AFTER
-from sas.ports import BusUnavailableError, MessageBus, Peeked, StateStore, Summary
+from sas.ports import MessageBus, StateStore
 
-ENDED_WINDOW = timedelta(hours=1)
 COUNTED_MAX = 100_000
 """Most index rows of one kind that are counted."""
-LOADED_MAX = 200
-"""Most orders that are loaded because their index rows do not tell how they failed."""
-NOT_TOLD = "unknown"
-"""The fingerprint of orders whose index rows do not tell it, beyond ``LOADED_MAX``."""
-
-
-class FailureGroup(Record, frozen=True):
-    """The orders in Error that failed alike. ``oldest`` is since when the first one waits."""
-
-    fingerprint: str
-    count: int
-    oldest: datetime
+QUEUES_AT_ONCE = 4
+"""Queues that are looked into at the same time, each together with its dead-letter subqueue."""
+QUEUES_S = 5.0
+"""All queues together are looked into for so long, in seconds."""
 
 
 class CircuitStatus(Record, frozen=True):
@@ -90,22 +81,6 @@ class IncidentStatus(Record, frozen=True):
     orders: tuple[str, ...] = ()
 
 
-class QueueStatus(Record, frozen=True):
-    """What lies in a queue and its dead-letter subqueue; each count ends at ``READ_MAX``.
-
-    ``problem`` says why the queue cannot be read. Then all counts are zero.
-    ``is_forbidden``: only because you have no right to read it.
-    """
-
-    queue: str
-    waiting: int = 0
-    scheduled: int = 0
-    dead_lettered: int = 0
-    oldest: datetime | None = None
-    problem: str = ""
-    is_forbidden: bool = False
-
-
 class Problem(Record, frozen=True):
     """Something that is wrong now, in a sentence, and what to do about it.
 
@@ -132,7 +107,7 @@ class SystemStatus(Record, frozen=True):
     at: datetime
     problems: tuple[Problem, ...]
     in_error: int
-    failures: tuple[FailureGroup, ...]
+    failures: tuple[FailedAlike, ...]
     under_way: int
     ended: dict[str, int]
     oldest_due: datetime | None
@@ -140,7 +115,7 @@ class SystemStatus(Record, frozen=True):
     is_late: bool
     circuits: tuple[CircuitStatus, ...]
     incidents: tuple[IncidentStatus, ...]
-    queues: tuple[QueueStatus, ...] = ()
+    queues: tuple[QueueCount, ...] = ()
 
     @property
     def open_circuits(self) -> tuple[CircuitStatus, ...]:
@@ -148,76 +123,49 @@ class SystemStatus(Record, frozen=True):
         return tuple(circuit for circuit in self.circuits if circuit.is_open)
 
 
-async def system_status(
-    store: StateStore, now: datetime, queues: Sequence[QueueStatus] = ()
-) -> SystemStatus:
-    """Return the state of the system. ``queues`` are those of ``queue_states``, if any.
+async def system_status(store: StateStore, now: datetime) -> SystemStatus:
+    """Return the state of the system without its queues: see ``with_queues``.
 
     Raises:
         StoreUnavailableError: the table does not answer.
     """
-    in_error, ended, dues, breakers_by_agent, shared_incidents = await asyncio.gather(
+    in_error, ended, dues, breakers_by_agent, incidents_by_name = await asyncio.gather(
         store.attention(COUNTED_MAX),
-        store.finished(COUNTED_MAX, since=now - ENDED_WINDOW),
+        store.finished(COUNTED_MAX, since=now - LATELY),
         finding.due_rows(store),
         breakers(store).all(),
         active_incidents(store).all(),
     )
     active = [
         shared.value
-        for shared in shared_incidents.values()
+        for shared in incidents_by_name.values()
         if shared.value is not None and not rules.is_over(shared.value, now)
     ]
-    circuits = _circuits(
-        {agent: shared.value for agent, shared in breakers_by_agent.items()}, active
-    )
+    circuits = _circuits({name: shared.value for name, shared in breakers_by_agent.items()}, active)
+    # Every order with an open step has a due row of it.
     steps = [due for due in dues if isinstance(due, StepDue)]
     oldest = min(steps, key=lambda due: due.at, default=None)
     failed_ids = {summary.order_id for summary in in_error}
-    parts = _Parts(
-        failures=await _failures(store, in_error),
-        in_error=len(in_error),
-        oldest=oldest,
-        is_late=oldest is not None and oldest.at + LATE_AFTER < now,
-        circuits=circuits,
-        incidents=_incidents(active, circuits),
-        queues=tuple(queues),
-    )
-    return SystemStatus(
+    status = SystemStatus(
         at=now,
-        problems=tuple(parts.problems()),
+        problems=(),
         in_error=len(in_error),
-        failures=parts.failures,
+        failures=tuple(await failed_alike(store, in_error, now)),
         under_way=len({due.order_id for due in steps} - failed_ids),
         ended=dict(Counter(summary.process_state.value for summary in ended)),
         oldest_due=oldest.at if oldest else None,
         oldest_due_order=oldest.order_id if oldest else None,
-        is_late=parts.is_late,
+        is_late=oldest is not None and oldest.at + LATE_AFTER < now,
         circuits=circuits,
-        incidents=parts.incidents,
-        queues=parts.queues,
+        incidents=_incidents(active, circuits),
     )
+    return with_queues(status, ())
 
 
-# -- Orders in Error --------------------------------------------------------------------------
-
-
-async def _failures(store: StateStore, in_error: Sequence[Summary]) -> tuple[FailureGroup, ...]:
-    """Return the orders in Error in groups, the largest first."""
-    # 1. A row of an older version does not tell how its order failed.
-    silent = [summary.order_id for summary in in_error if not summary.fingerprints][:LOADED_MAX]
-    loaded = {order.order_id: order.fingerprints for order in await finding.load_all(store, silent)}
-    since: dict[str, datetime] = {}
-    counts = Counter[str]()
-    for summary in in_error:  # the oldest first
-        fingerprints = summary.fingerprints or loaded.get(summary.order_id) or (NOT_TOLD,)
-        counts.update(fingerprints)
-        for fingerprint in fingerprints:
-            since.setdefault(fingerprint, summary.at)
-    return tuple(
-        FailureGroup(fingerprint=fingerprint, count=count, oldest=since[fingerprint])
-        for fingerprint, count in counts.most_common()
-    )
+def with_queues(status: SystemStatus, queues: Sequence[QueueCount]) -> SystemStatus:
+    """Return the state of the system with its queues, and all that is wrong."""
+    status = structs.replace(status, queues=tuple(queues))
+    return structs.replace(status, problems=tuple(_problems(status)))
 
 
 # -- Circuits and incidents -------------------------------------------------------------------
@@ -277,131 +225,122 @@ def _incidents(
 # -- Queues -----------------------------------------------------------------------------------
 
 
-async def queue_states(bus: MessageBus, names: Iterable[str]) -> tuple[QueueStatus, ...]:
-    """Return what lies in these queues. A queue that cannot be read says why."""
-    gate = asyncio.Semaphore(PEEKS_AT_ONCE)
+async def queue_counts(bus: MessageBus, names: Iterable[str]) -> tuple[QueueCount, ...]:
+    """Return what lies in these queues; of one that does not answer in time that it is silent."""
+    gate = asyncio.Semaphore(QUEUES_AT_ONCE)
 
-    async def look(name: str) -> QueueStatus:
+    async def look(name: str) -> QueueCount:
         async with gate:
-            try:
-                messages = await bus.peek(name, READ_MAX)
-                dead_letters = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
-            except BusUnavailableError as error:
-                text = str(error)
-                is_forbidden = "you need the role" in text
-                return QueueStatus(queue=name, problem=text, is_forbidden=is_forbidden)
-        scheduled = sum(message.is_scheduled for message in messages)
-        return QueueStatus(
-            queue=name,
-            waiting=len(messages) - scheduled,
-            scheduled=scheduled,
-            dead_lettered=len(dead_letters),
-            oldest=min(map(_since, (*messages, *dead_letters)), default=None),
-        )
+            (count,) = await count_queues(bus, [name])
+        return count
 
-    return tuple(await asyncio.gather(*map(look, dict.fromkeys(names))))
+    looks = {name: asyncio.create_task(look(name)) for name in names}
+    _, late = await asyncio.wait(looks.values(), timeout=QUEUES_S)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    silent = f"it did not answer within {QUEUES_S:.0f} s"
+    return tuple(
+        QueueCount(queue=name, problem=f"queue {name}: {silent}.")
+        if task in late
+        else task.result()
+        for name, task in looks.items()
+    )
 
 
 def queue_names(queues: Queues, agents: Iterable[str]) -> tuple[str, ...]:
-    """Return the queues that ``queue_states`` looks into, those of operators first."""
+    """Return the queues of the system with these agents, those of operators first."""
     for_operators = (queues.rejected, queues.dead_letters, queues.alerts)
     return (*for_operators, *queues.on_the_way(sorted(agents)))
 
 
-def _since(message: Peeked) -> datetime:
-    """Return since when a message waits. A message that was put back keeps its age."""
-    try:
-        return parse_key_time(message.properties[FIRST_AT])
-    except (KeyError, ValueError):
-        return message.enqueued_at
+def is_forbidden(count: QueueCount) -> bool:
+    """Return whether you have no right to read a queue: that may be intended."""
+    return "you need the role" in count.problem
 
 
 # -- What is wrong ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """What problems follow from."""
+def _problems(status: SystemStatus) -> Iterable[Problem]:
+    """Yield what is wrong, the worst first."""
+    # 3. What stops all orders, then what waits for a person, then what ends by itself.
+    yield from _unreadable(status.queues)
+    yield from _late(status)
+    yield from (_of_incident(incident) for incident in status.incidents if incident.needs_you)
+    yield from _in_error(status)
+    yield from _left(status.queues)
+    yield from (_of_circuit(circuit) for circuit in status.open_circuits)
+    yield from (_of_incident(incident) for incident in status.incidents if not incident.needs_you)
 
-    failures: tuple[FailureGroup, ...]
-    in_error: int
-    oldest: StepDue | None
-    is_late: bool
-    circuits: tuple[CircuitStatus, ...]
-    incidents: tuple[IncidentStatus, ...]
-    queues: tuple[QueueStatus, ...]
 
-    def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong, the worst first."""
-        # 3. What stops all orders, then what waits for a person, then what ends by itself.
-        yield from self._queues_away()
-        yield from self._late()
-        yield from (_of_incident(incident) for incident in self.incidents if incident.needs_you)
-        yield from self._in_error()
-        yield from self._messages()
-        yield from (_of_circuit(circuit) for circuit in self.circuits if circuit.is_open)
-        yield from (_of_incident(incident) for incident in self.incidents if not incident.needs_you)
+def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
+    """Yield one problem for all queues that cannot be read for one reason."""
+    names_by_reason: dict[str, list[str]] = {}
+    for count in queues:
+        if count.problem and not is_forbidden(count):
+            reason = count.problem.removeprefix(f"queue {count.queue}: ")
+            names_by_reason.setdefault(reason.replace(count.queue, "it"), []).append(count.queue)
+    for reason, names in names_by_reason.items():
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        plural = "s" if len(names) > 1 else ""
+        yield Problem(
+            kind="queue",
+            about=", ".join(names),
+            text=f"Queue{plural} {', '.join(names[:3])}{others} cannot be read: {reason}",
+            todo="If the app cannot read them either, their messages wait.",
+            needs_you=True,
+            command="sas status --check",
+        )
 
-    def _queues_away(self) -> Iterable[Problem]:
-        unreadable = [state for state in self.queues if state.problem and not state.is_forbidden]
-        texts = dict.fromkeys(state.problem for state in unreadable)
-        for text in texts:
-            first, _, todo = text.partition(". ")
-            yield Problem(
-                kind="queue",
-                about=", ".join(state.queue for state in unreadable if state.problem == text),
-                text=_ended(first),
-                todo=_ended(todo) or "Check that the queue exists and is enabled.",
-                needs_you=True,
-                command="sas status --check",
-            )
 
-    def _late(self) -> Iterable[Problem]:
-        if self.oldest is None or not self.is_late:
-            return
-        if any(incident.kind == AlertKind.NOT_PICKED_UP.value for incident in self.incidents):
-            return
+def _late(status: SystemStatus) -> Iterable[Problem]:
+    """Yield that the supervisor is late, unless an incident says so already."""
+    kinds = {incident.kind for incident in status.incidents}
+    if status.is_late and AlertKind.NOT_PICKED_UP.value not in kinds:
         yield Problem(
             kind="late",
-            about=f"order {self.oldest.order_id}",
+            about=f"order {status.oldest_due_order}",
             text="The supervisor is late: it has not looked at a step that is due.",
             todo="Check that the function app runs: the supervisor looks within seconds.",
             needs_you=True,
-            since=self.oldest.at,
-            command=f"sas show {self.oldest.order_id}",
+            since=status.oldest_due,
+            command=f"sas show {status.oldest_due_order}",
         )
 
-    def _in_error(self) -> Iterable[Problem]:
-        if not self.in_error:
-            return
-        subject = "1 order is" if self.in_error == 1 else f"{self.in_error:,} orders are"
-        groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in self.failures[:3])
-        others = f", and {len(self.failures) - 3:,} more groups" if len(self.failures) > 3 else ""
-        yield Problem(
-            kind="error",
-            about="orders in Error",
-            text=f"{subject} in Error: {groups}{others}.",
-            todo="Repair the cause, then resubmit, skip or undo.",
-            needs_you=True,
-            since=min(group.oldest for group in self.failures),
-            command="sas list",
-        )
 
-    def _messages(self) -> Iterable[Problem]:
-        """Yield the queues with dead letters; dead letters are moved away within seconds."""
-        for state in self.queues:
-            if state.dead_lettered:
-                name, count = state.queue, state.dead_lettered
-                plural = "s lie" if count != 1 else " lies"
-                yield Problem(
-                    kind="dead-lettered",
-                    about=f"queue {name}",
-                    text=f"{count:,} dead letter{plural} in queue {name}.",
-                    todo="Look why, and send them again or remove them.",
-                    needs_you=True,
-                    since=state.oldest,
-                    command="sas messages list dead-letters",
-                )
+def _in_error(status: SystemStatus) -> Iterable[Problem]:
+    if not status.in_error:
+        return
+    subject = "1 order is" if status.in_error == 1 else f"{status.in_error:,} orders are"
+    shown, others = status.failures[:3], len(status.failures) - 3
+    groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in shown)
+    more = f" and {others:,} more groups" if others > 0 else ""
+    yield Problem(
+        kind="error",
+        about="orders in Error",
+        text=f"{subject} in Error: {groups}{more}.",
+        todo="Repair the cause, then resubmit, skip or undo them.",
+        needs_you=True,
+        since=min((group.since for group in status.failures if group.since), default=None),
+        command="sas list",
+    )
+
+
+def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
+    """Yield what lies in dead-letter subqueues."""
+    for count in queues:
+        if count.dead_lettered:
+            lie = "dead letter lies" if count.dead_lettered == 1 else "dead letters lie"
+            yield Problem(
+                kind="dead-lettered",
+                about=f"queue {count.queue}",
+                text=f"{count.dead_lettered:,} {lie} in queue {count.queue}.",
+                todo="Look why, then send them again or remove them.",
+                needs_you=True,
+                since=count.oldest,
+                command="sas messages list dead-letters",
+            )
 
 
 def _of_incident(incident: IncidentStatus) -> Problem:

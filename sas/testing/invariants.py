@@ -81,6 +81,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
 from sas.engine.delivery import FIRST_ID
 from sas.engine.in_flight import CLOSE_TO_COMPLETE_BY
+from sas.features.incidents.rules import explained_by
 from sas.ports import AgentCall, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -187,7 +188,8 @@ class Invariants:
         self._accepted: set[tuple[Any, ...]] = set()
         self._deadlines: dict[str, datetime] = {}
         self._swept_at = self._rests_until = system.world.clock.now()
-        self._incidents: set[tuple[str, str]] = set()
+        self._incidents: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """The names of incidents, with the names of those that their alert may have instead."""
         self._put_aside_ids: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._alerts: set[str] = set()
         self._alerted: set[tuple[str, str]] = set()
@@ -614,7 +616,10 @@ class Invariants:
         if self._is_incident(change) and change.incident is None:
             self._say(12, f"{place}: no incident is reported")
         if change.incident is not None:
-            self._incidents.add((change.incident.kind.value, change.incident.scope))
+            name = change.incident.kind, change.incident.scope
+            explanation = explained_by(change.incident) or name
+            names = {(kind.value, scope) for kind, scope in (name, explanation)}
+            self._incidents.setdefault((name[0].value, name[1]), set()).update(names)
 
     def _is_incident(self, change: Change) -> bool:
         """Return whether operators must be told why an order waits."""
@@ -672,8 +677,9 @@ class Invariants:
         for order_id in self._deadlines:
             if self._has_missed_deadline(order_id):
                 yield f"order {order_id} is past its deadline, and nothing followed"
-        for kind, scope in sorted(self._incidents - self._alerted):
-            yield f"no alert of the incident {kind} ({scope}) was sent"
+        for (kind, scope), names in sorted(self._incidents.items()):
+            if not names & self._alerted:
+                yield f"no alert of the incident {kind} ({scope}) was sent"
         for sources in self._put_aside_ids.values():  # a dead letter may be put aside twice
             if not any(f"{own_id}/alert" in self._alerts for own_id in sources):
                 yield f"a message is put aside as {sources}, and no alert was sent"

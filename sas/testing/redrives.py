@@ -45,7 +45,8 @@ class Redriver:
         ``back``: with ``--to``, so that messages that only the system itself sends go back too.
         """
         of_no_host()
-        while not await self._completes("resend of rejected messages", self._resend(back=back, dies=dies)):
+        verb = "resend of rejected messages"
+        while not await self._completes(verb, self._resend(back=back, dies=dies)):
             dies = False
             await self._world.clock.sleep(AGAIN_S)
 
@@ -93,9 +94,7 @@ class Redriver:
         moves, _ = redrive_safe(verdicts, QUEUES)
         sequences = {number for plan in moves for number in plan.move.sequences}
         self._left_in_place |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
-        self._tell(
-            f"resend of dead letters: {len(moves)} of {len(verdicts)} dead letters"
-        )
+        self._tell(f"resend of dead letters: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
     async def _judged(self, letter: Letter) -> Verdict:

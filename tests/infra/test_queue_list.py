@@ -12,6 +12,7 @@ from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
+from sas.engine.receiver import DELIVERIES_MAX
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tests.sample import AGENTS
@@ -147,6 +148,11 @@ def test_the_emulator_has_the_queues_of_azure_within_its_bounds() -> None:
     assert queues["dead-letters"]["ForwardDeadLetteredMessagesTo"] == ""
     with pytest.raises(ValueError, match="the emulator takes 50"):
         emulator_config(LIST, map(str, range(40)))
+
+
+def test_the_receiver_knows_how_often_a_working_queue_delivers_a_message() -> None:
+    working = {name: each for name, each in AZURE.items() if name != CODE.dead_letters}
+    assert {each["maxDeliveryCount"] for each in working.values()} == {DELIVERIES_MAX}
 
 
 def test_every_queue_but_the_last_forwards_its_dead_letters() -> None:

@@ -20,15 +20,12 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
 from devstack.servicebus.wire.links import QueueSenderLink
-from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
-from sas.cli.arguments import Connection
-from sas.cli.reading import InputItem
-from sas.cli.submission import SubmitOptions, submit_and_follow
+from sas.cli.submission import SubmitRun
+from sas.cli.system import System
 from sas.client import NewOrder, OrdersClient, links
-from sas.codec.orders import ORDER_BYTES_MAX
-from sas.domain.queues import Queues
 from sas.operate.errors import ServiceUnavailableError
+from sas.operate.submissions import InputItem
 from tests.forked import sas_said
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, notification
@@ -127,7 +124,7 @@ async def test_the_orders_of_the_sample_are_submitted_and_followed_to_their_end(
     async with system(broker):
         code, out, err = await run(broker, str(NORTHWIND), "--follow")
     assert code == 0
-    assert all(line.startswith("submitted ") for line in err.splitlines())  # progress
+    assert all(line.startswith("orders that have ended: ") for line in err.splitlines())
     assert len(out) == 2 * 830 + 1
     assert sum(line.split()[1] == "completed" for line in out[:-1]) == 830
     assert out[-1] == ("submitted 830, completed 830, failed 0, undone 0, rejected 0, unfinished 0")
@@ -256,20 +253,18 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
 ) -> None:
     monkeypatch.setattr(links, "SILENT_S", 0.5)
     monkeypatch.setattr(submission, "OrdersClient", partial(OrdersClient, patience_s=3.0))
-    where = Connection(
-        endpoint=Endpoint(broker.connection_string),
-        reply_queue=REPLIES,
-        queues=Queues(),
-        order_bytes_max=ORDER_BYTES_MAX,
-    )
+    monkeypatch.setenv("ServiceBus", broker.connection_string)
     orders = iter([InputItem(1, NewOrder(order_id="A", order={}))])
     await broker.stop_listening()
     with pytest.raises(ServiceUnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
-        await submit_and_follow(
-            SubmitOptions(
-                connection=where, items=orders, follow=True, json=False, quiet_s=300.0, urgent=False
-            )
-        )
+        await SubmitRun(
+            items=orders,
+            reply_queue=REPLIES,
+            follow=True,
+            as_json=False,
+            quiet_s=300.0,
+            urgent=False,
+        ).work(System())
     stderr = capsys.readouterr().err
     assert stderr.startswith("sas: Service Bus has not answered for 0.5 s: ")
     assert stderr.endswith("Trying again, for up to 3 s in all.\n")

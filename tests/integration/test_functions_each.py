@@ -238,12 +238,11 @@ async def test_a_wake_given_up_is_fenced_and_alerted(given_up: Rig) -> None:
     assert rejected.source_queue == "scheduler"
 
 
-async def test_an_expired_notification_ends_on_the_rejected_queue(given_up: Rig) -> None:
-    (rejected,) = [
-        rejected for rejected in await given_up.rejected() if rejected.source_queue == WHOLESALE
-    ]
-    assert json.loads(rejected.body)["type"] == "sas.order.received.v1"
-    assert json.loads(rejected.body)["subject"] == "D-4"
+async def test_an_expired_notification_is_counted_and_not_kept(given_up: Rig) -> None:
+    assert WHOLESALE not in {rejected.source_queue for rejected in await given_up.rejected()}
+    (alert,) = [alert for alert in await given_up.alerts() if alert.kind == "undeliverable"]
+    assert alert.scope == f"queue {WHOLESALE}"
+    assert "Notifications given up so far: 1, of orders such as D-4." in alert.text
 
 
 async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig) -> None:

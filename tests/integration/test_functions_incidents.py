@@ -12,18 +12,29 @@ import pytest
 import pytest_asyncio
 
 from sas.domain.submit import submit
+from sas.features.incidents import board
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.ports import AgentCall
 from tests.business import PaymentAgent, workflows
 from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, time_allowed_is_over, until
+from tests.functions_rig import (
+    EVERY_SECOND,
+    SHOP,
+    WHOLESALE,
+    Rig,
+    northwind,
+    rig,
+    time_allowed_is_over,
+    until,
+)
 from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # a fixture of every test here
 
 ORDERS = 12
+QUEUE = f"queue {WHOLESALE}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -127,6 +138,32 @@ async def test_orders_whose_agent_has_a_bug_go_on_after_the_deploy_that_mends_it
         assert await system.kinds(name) == ["received", "completed"]
     assert [alert.kind for alert in (await system.alerts())[before + 1 :]] == ["cleared"]
     assert await system.rejected() == []
+
+
+async def test_an_application_that_never_reads_gives_one_alert_and_rejects_nothing(
+    system: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(await system.alerts())
+    names = [f"U-{number}" for number in range(ORDERS)]
+    monkeypatch.setattr(board, "NOTED_EVERY", timedelta(seconds=1))
+    ttl_s = system.broker.namespace.queue(WHOLESALE).properties.default_ttl_s
+    system.broker.update_queue(WHOLESALE, default_ttl_s=1.0)
+
+    async def all_counted() -> bool:
+        counts = [value.times for value in await active(system) if value and value.scope == QUEUE]
+        return bool(counts) and counts[0] >= 2 * ORDERS
+
+    async with system.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        for name in names:
+            await system.submit(name, reply_queue=WHOLESALE)
+        for name in names:
+            await system.ends(name, "Processed")
+        await until(all_counted, "every notification counted")
+        await system.quiet()
+    system.broker.update_queue(WHOLESALE, default_ttl_s=ttl_s)
+    assert await system.rejected() == []
+    (alert,) = (await system.alerts())[before:]
+    assert (alert.kind, alert.scope) == ("undeliverable", QUEUE)
 
 
 async def test_a_reply_that_waits_past_its_complete_by_excuses_its_step(system: Rig) -> None:

@@ -173,8 +173,8 @@ async def test_an_awaited_callback_is_shown_answered_refused_and_not_waited_for_
         for name in names:
             await delivery_awaited(system, name)
 
-        why = await sas(system, "why", "O-shown")
-        assert "The callback of deliver, until 20" in why.out
+        story = await sas(system, "show", "O-shown")
+        assert "The callback of deliver" in story.out
         bare = await sas(system, "callback", "O-shown")
         assert "set SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them" in bare.out
         shown = await sas(system, "callback", "O-shown", **callbacks)

@@ -17,7 +17,7 @@ from sas.testing import Kit, StoryError
 ROOT = Path(__file__).parents[2]
 WRONG = "tests.wrong_sagas"
 GOLDEN = """\
-saga             processed  compensated  error  rejected
+Saga             Processed  Compensated  Error  Rejected
 order            N          N            N      N
 order-delivered  N          N            N      N
 order-with-care  N          N            N      N

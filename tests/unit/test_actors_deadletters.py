@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from sas.codec.external import RejectedMessage
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
+from sas.features.incidents.board import active_incidents
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
@@ -66,7 +68,7 @@ async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejec
     assert system.order().details.payload == '{"lines": [1, 2, 3]}'
     (rejection,) = system.rejected()
     assert rejection.reason == "dead-lettered"
-    assert "MaxDeliveryCountExceeded" in rejection.description
+    assert rejection.description.startswith("its function ended each time without an answer")
     assert rejection.body.encode() == body
     assert rejection.source_queue == QUEUES.orders
     assert rejection.order_id == "O-1"
@@ -101,6 +103,28 @@ async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notificat
     assert system.notices() == []
     await dead(system, letter(order(), QUEUES.orders))
     assert (system.notices(), system.state()) == (["rejected"], "Rejected")
+
+
+async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its_line() -> None:
+    system = kit()
+    system.store.commit = broken  # type: ignore[method-assign, assignment]
+    assert await system.receive(Message(QUEUES.orders, "m-1", order()), count=5) is None
+    del system.store.commit
+    given_up = system.bus.take(QUEUES.dead_letters)
+    assert given_up is not None
+    await system.run(system.receiver.receive(system.dead_letters.handle, delivery(given_up)))
+    (alert,) = system.alerts()
+    line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
+    assert alert.text == (
+        "A message of queue orders was put on orders-rejected: its function failed each time, in "
+        f"the end with RuntimeError: out of luck ({line})"
+    )
+    assert (alert.kind, alert.fingerprint) == ("rejected", "orders/dead-lettered")
+    assert system.state() == "Rejected"
+
+
+async def broken(_change: Any) -> Any:
+    raise RuntimeError("out of luck")
 
 
 async def test_an_order_dead_lettered_twice_is_notified_under_the_same_ids() -> None:
@@ -314,16 +338,65 @@ async def test_garbage_is_put_aside_whole_with_an_alert(garbage: bytes) -> None:
     assert system.store.orders == {}
 
 
-async def test_an_expired_notification_is_put_aside_with_an_alert() -> None:
+async def expired(system: Kit, count: int) -> None:
+    """Let notifications expire in the queue of an application that does not read it."""
+    for number in range(count):
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        notification = system.bus.take(SHOP)
+        assert notification is not None
+        given_up = replace(
+            letter(notification, SHOP),
+            properties={**notification.properties, "DeadLetterReason": "TTLExpiredException"},
+        )
+        await dead(system, given_up)
+
+
+async def test_an_application_that_never_reads_is_one_incident_with_a_count() -> None:
     system = kit()
-    await system.submit()
-    notification = system.bus.take(SHOP)
-    assert notification is not None
-    await dead(system, letter(notification, SHOP))
-    (rejection,) = system.rejected()
-    assert whole([rejection]) == notification.body
-    assert rejection.source_queue == SHOP
-    assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
+    await expired(system, 100)
+    other = kit(beside=system, instance="host-2")  # it counts on after a restart
+    await expired(other, 100)
+    for instance in (system, other):
+        await instance.later(60)
+        await instance.sweep()
+    assert system.rejected() == []
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
+    assert alert.command == "sas status"
+    assert alert.text.startswith(f"Queue {SHOP} is not read: notifications expire in it. ")
+    assert "sends an order again, unchanged and with a new submission_id" in alert.text
+    (incident,) = (await active_incidents(system.store).all()).values()
+    assert incident.value is not None
+    assert incident.value.times == 200
+    await system.later(900)
+    await system.sweep()
+    assert "given up so far: 200, of orders such as O-0, O-1" in system.alerts()[-1].text
+
+
+async def test_the_incident_of_an_application_that_reads_again_ends_after_a_day() -> None:
+    system = kit()
+    await expired(system, 1)
+    for hours in (23, 2):
+        kinds = [alert.kind for alert in system.alerts()]
+        assert "cleared" not in kinds
+        await system.later(hours * 3600)
+        await system.sweep()
+    assert system.alerts()[-1].kind == "cleared"
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("MaxDeliveryCountExceeded", "again and again and never completes"),
+        ("not what I ordered", "its application refuses (not what I ordered)"),
+    ],
+)
+async def test_a_notification_that_an_application_gives_up_names_why(reason: str, why: str) -> None:
+    system = kit()
+    await dead(system, replace(letter(b"{}", SHOP), properties={"DeadLetterReason": reason}))
+    (alert,) = system.alerts()
+    assert why in alert.text
+    assert system.rejected() == []
 
 
 async def test_an_expired_alert_is_kept_without_another_alert() -> None:
@@ -390,10 +463,17 @@ PUT_ASIDE = [
     "agent-of-an-older-version",
     QUEUES.callbacks,
     "callbacks-urgent",
-    SHOP,
     "somewhere",
     None,
 ]
+
+
+@pytest.mark.parametrize("kind", sorted(FORGED))
+async def test_a_letter_of_a_response_queue_is_counted_and_never_believed(kind: str) -> None:
+    system = await claimed()
+    await dead(system, letter(FORGED[kind], SHOP))
+    assert (system.words()[2:], system.rejected()) == ([], [])
+    assert [alert.kind for alert in system.alerts()] == ["undeliverable"]
 
 
 @pytest.mark.parametrize("kind", FORGED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,12 +14,13 @@ from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.queues import lane
 from sas.domain.workflow import ExtendedWait, Step, Workflow
-from sas.features.incidents.board import IncidentBoard
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.features.incidents.board import IncidentBoard, active_incidents
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.long import seeds
-from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
+from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, keep_breaker, kit, order
 
 WINDOW = timedelta(minutes=10)
 
@@ -66,7 +68,7 @@ async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_
     assert first.scope == "ordinary orders"
     assert first.order_id is None
     assert "first seen by order O-" in first.text
-    count = re.search(r"seen (\d+) times since the last alert", second.text)
+    count = re.search(r"seen (\d+) times so far", second.text)
     assert count is not None
     assert int(count[1]) >= 39
     assert len({alert.id for alert in system.alerts()}) == 3
@@ -109,16 +111,7 @@ async def test_a_missing_workflow_version_is_reported_once_for_all_its_orders() 
 
 
 async def test_steps_that_rest_for_the_same_service_are_reported_once() -> None:
-    rest = ExtendedWait(timedelta(minutes=30))
-    step = Step(
-        "reserve",
-        agent="stock",
-        time_allowed=ALLOWED,
-        undo=UNDO,
-        failures_max=0,
-        extended_wait=rest,
-    )
-    system = kit(Workflow("chain", version=1, steps=(step,)))
+    system = await resting(0)
     for number in range(25):
         await system.submit(order(f"O-{number}"), f"m-{number}")
         await system.step(QUEUES.scheduler)
@@ -129,6 +122,87 @@ async def test_steps_that_rest_for_the_same_service_are_reported_once() -> None:
     assert alert.command == "sas list --state running --workflow chain"
     assert (alert.workflow, alert.agent) == ("chain", "stock")
     assert system.words("O-24")[-1] == "extended wait"
+
+
+async def resting(count: int) -> Kit:
+    """Return orders whose first step times out past its threshold, each a minute after another."""
+    rest = ExtendedWait(timedelta(minutes=10))
+    step = Step(
+        "reserve",
+        agent="stock",
+        time_allowed=ALLOWED,
+        undo=UNDO,
+        failures_max=0,
+        extended_wait=rest,
+    )
+    system = kit(Workflow("chain", version=1, steps=(step,)))
+    for number in range(count):
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.step(QUEUES.scheduler)
+        system.agents_die()
+        await sweeps(system, 1)
+    return system
+
+
+async def test_the_incident_of_steps_that_rest_ends_with_the_last_rest() -> None:
+    system = await resting(3)
+    assert alerts_sent(system) == ["waiting"]
+    while system.state("O-1") != "Processed":
+        await sweeps(system, 0.5)
+        await system.drain()
+    assert alerts_sent(system) == ["waiting"], "O-2 still rests"
+    while system.state("O-2") != "Processed":
+        await sweeps(system, 0.5)
+        await system.drain()
+    assert alerts_sent(system) == ["waiting", "cleared"]
+
+
+async def open_circuit(system: Kit, *, is_open: bool = True) -> None:
+    now = system.clock.now()
+    state = BreakerState.OPEN if is_open else BreakerState.CLOSED
+    await keep_breaker(system.store, Breaker(state=state, since=now, until=now, why="down"))
+    await sweeps(system, 1.5)
+
+
+async def test_steps_that_rest_while_a_circuit_is_open_are_named_by_its_incident_alone() -> None:
+    system = await resting(0)
+    await open_circuit(system)
+    for number in range(3):
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.step(QUEUES.scheduler)
+    system.agents_die()
+    await sweeps(system, 18)
+    assert alerts_sent(system) == ["breaker-open"] * 2
+    text = system.alerts()[-1].text
+    assert "Waits behind it so far: 3, of orders such as O-" in text
+    await open_circuit(system, is_open=False)
+    assert alerts_sent(system)[-1] == "cleared"
+
+
+async def test_an_incident_becomes_part_of_a_later_one_that_explains_it() -> None:
+    system = await resting(2)
+    await open_circuit(system)
+    assert alerts_sent(system) == ["waiting", "breaker-open", "cleared"]
+    end = system.alerts()[-1]
+    assert end.text.endswith("Its steps rest behind breaker-open, agent stock.")
+    values = (await active_incidents(system.store).all()).values()
+    (circuit,) = (entry.value for entry in values if entry.value)
+    assert (circuit.kind, circuit.times) == (AlertKind.BREAKER_OPEN, 2)
+    assert set(circuit.orders) <= {"O-0", "O-1"}
+
+
+async def test_what_waited_behind_a_circuit_does_not_open_its_incident_again() -> None:
+    """This instance writes what it saw after another one ended the incident."""
+    system = kit()
+    here, other = board(system), board(kit(beside=system, instance="host-2"))
+    circuit = replace(incident_of(system), kind=AlertKind.BREAKER_OPEN, scope="agent stock")
+    rest = replace(incident_of(system), kind=AlertKind.WAITING, scope="step", agent="stock")
+    await system.run(here.report(circuit))
+    await system.run(here.report(rest, "A"))
+    await system.run(other.end(circuit.kind, circuit.scope))
+    await system.later(61)
+    await system.run(here.note())
+    assert alerts_sent(system) == ["breaker-open", "cleared"]
 
 
 async def test_the_alert_is_sent_before_the_order_is_committed() -> None:

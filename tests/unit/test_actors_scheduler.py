@@ -244,6 +244,8 @@ async def test_a_refusal_of_a_workflow_that_holds_is_an_error_with_an_alert() ->
     assert system.states() == ["Error", "Processed"]
     (alert,) = system.alerts()
     assert (alert.kind, alert.step, alert.order_id) == ("step-failed", "reserve", "O-1")
+    assert alert.error is not None
+    assert alert.fingerprint == f"reserve/{alert.error.code}"
     assert "out of stock" in alert.text
     failed = [e.data for e in system.events() if e.type == "sas.order.failed.v1"]
     assert [data.awaits for data in failed] == ["operator"]

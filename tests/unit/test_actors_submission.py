@@ -12,11 +12,12 @@ from sas.domain.change import Change, Trigger, change_of, rejection
 from sas.domain.ids import cause_of
 from sas.engine.delivery import Delivery
 from sas.engine.transition import ContentionError
+from sas.features.incidents.board import RESPONSE_QUEUES_MAX
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, letter, order, received
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, delivery, kit, letter, order, received
 
 
 async def test_a_valid_order_is_written_and_notified_as_received_and_a_scheduler_is_woken() -> None:
@@ -208,24 +209,38 @@ async def test_a_notification_that_fails_transiently_is_held_and_sent_later() ->
     assert system.outs() == 0
 
 
-async def test_a_missing_reply_queue_parks_the_notifications_and_the_order_goes_on() -> None:
+async def letters_are_handled(system: Kit) -> None:
+    while message := system.bus.take(QUEUES.dead_letters):
+        handler = system.dead_letters.handle
+        await system.run(system.receiver.receive(handler, delivery(message)))
+
+
+async def test_a_missing_reply_queue_is_one_incident_until_it_exists_and_orders_go_on() -> None:
     system = kit()
-    await system.submit(order(reply_queue="responses-nobody"))
+    for number in range(3):
+        await system.submit(order(f"O-{number}", reply_queue="responses-nobody"), f"m-{number}")
     await system.drain()
-    assert system.state() == "Processed"
-    rejections = system.rejected()
-    assert {rejection.reason for rejection in rejections} == {"undeliverable"}
-    assert {rejection.source_queue for rejection in rejections} == {"responses-nobody"}
-    kinds = [rejection.body.split('"type":"')[1].split('"')[0] for rejection in rejections]
-    assert kinds == [
-        "sas.order.received.v1",
-        "sas.order.step-completed.v1",
-        "sas.order.step-completed.v1",
-        "sas.order.completed.v1",
-    ]
-    assert {alert.kind for alert in system.alerts()} == {"undeliverable"}
-    assert len(system.alerts()) == 4
-    assert system.outs() == 0
+    await letters_are_handled(system)
+    assert {system.state(f"O-{number}") for number in range(3)} == {"Processed"}
+    assert (system.rejected(), system.outs()) == ([], 0)
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("undeliverable", "queue responses-nobody")
+    assert "refuses notifications: there is no queue 'responses-nobody'. Create it" in alert.text
+    system.bus.declare("responses-nobody")
+    await system.submit(order("O-3", reply_queue="responses-nobody"), "m-3")
+    assert [alert.kind for alert in system.alerts()] == ["undeliverable", "cleared"]
+    assert system.notices("responses-nobody") == ["received"]
+
+
+async def test_applications_that_name_many_missing_queues_share_an_incident_past_a_bound() -> None:
+    system = kit()
+    for number in range(RESPONSE_QUEUES_MAX + 20):
+        reply_queue = f"responses-{number}"
+        await system.submit(order(f"O-{number}", reply_queue=reply_queue), f"m-{number}")
+    await letters_are_handled(system)
+    scopes = [alert.scope for alert in system.alerts()]
+    assert len(scopes) == RESPONSE_QUEUES_MAX + 1
+    assert scopes[-1] == "other response queues"
 
 
 async def test_a_full_reply_queue_delays_the_notification_and_never_the_order() -> None:
@@ -367,8 +382,9 @@ async def test_a_rejection_cut_off_by_a_crash_is_finished_by_the_redelivery(nth:
 async def test_a_rejection_is_kept_though_its_sender_has_no_queue() -> None:
     system = kit()
     await system.submit(order(workflow="nothing", reply_queue="responses-nobody"))
+    await letters_are_handled(system)
     assert [rejection.reason for rejection in system.rejected()] == ["unknown-workflow"]
-    assert [alert.kind for alert in system.alerts()] == ["rejected"]
+    assert [alert.kind for alert in system.alerts()] == ["rejected", "undeliverable"]
 
 
 async def test_while_rivals_win_every_commit_the_message_comes_again() -> None:

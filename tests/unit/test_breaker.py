@@ -279,7 +279,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_its_alert_to_t
     await rig.sweep()
     (alert,) = rig.alert_bodies()
     assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
-    assert (alert.agent, alert.command) == ("stock", "sas circuits stock")
+    assert (alert.agent, alert.command) == ("stock", "sas status")
     assert "of agent stock failed too often in a row (down)" in alert.text
     assert alert.since == key_time(NOW)
 
@@ -320,6 +320,14 @@ async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig:
     await rig.sweep()
     await rig.sweep()
     assert rig.alerts() == ["breaker-open"]
+
+
+def test_a_circuit_names_one_cause_the_failure_that_opened_it() -> None:
+    breaker = rules.opened(Breaker(), POLICY, NOW, "connection refused")
+    breaker = rules.opened(breaker, POLICY, NOW, "no answer until CompleteBy", "O-1")
+    assert breaker.why == "connection refused"
+    again = rules.opened(rules.closed(NOW), POLICY, NOW, "certificate expired")
+    assert again.why == "certificate expired"
 
 
 async def test_a_failed_probe_opens_it_for_longer_and_alerts_no_more(rig: Rig) -> None:

@@ -134,10 +134,13 @@ def test_at_a_terminal_it_asks_and_goes_by_the_answer(
     assert len(night.sent_messages) == count
 
 
-class Interrupting(Terminal):
+class Interrupting:
     """The user presses Ctrl-C at the question, and only then answers."""
 
-    def readline(self, _size: int | None = -1) -> str:
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         return "y\n"

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import application, submission
+from sas.cli import application
 from sas.cli.main import main
-from sas.cli.reading import InputError
-from sas.cli.submission import SubmitOptions
 from sas.operate.errors import UsageError
 
 SAGAS = """\
@@ -120,70 +118,3 @@ def test_a_simulation_needs_no_argument(
     monkeypatch.chdir(Path(__file__).parents[2])
     assert main(["sim", "--seeds", "1", "--jobs", "1"]) == 0
     assert "Nothing wrong with your workflow in 1 stories." in capsys.readouterr().out
-
-
-# -- The workflow of a bare order -------------------------------------------------------------
-
-BARE = '{"order_id": "A-1"}'
-FULL = '{"order_id": "A-2", "workflow": "order", "order": {}}'
-
-
-@pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The workflows of the orders that ``sas submit`` would send."""
-    workflows: list[str] = []
-
-    async def submit(options: SubmitOptions) -> int:
-        try:
-            workflows.extend(item.order.workflow for item in options.items)
-        except InputError as error:
-            raise UsageError(str(error)) from None
-        return 0
-
-    monkeypatch.setattr(submission, "submit_and_follow", submit)
-    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
-    monkeypatch.setenv("SAS_REPLY_QUEUE", "responses-web")
-    return workflows
-
-
-def submit(project: Path, lines: str, *arguments: str) -> int:
-    file = project.parent / "orders.jsonl"
-    file.write_text(lines)
-    return main(["submit", str(file), *arguments])
-
-
-def test_a_bare_order_is_of_the_only_workflow(project: Path, submitted: list[str]) -> None:
-    project.write_text(SAGAS + 'newer = Saga("trip", dict, version=2)\nnewer.step()(book)\n')
-    assert submit(project, f"{BARE}\n{FULL}") == 0
-    assert submitted == ["trip", "order"]
-
-
-def test_of_several_workflows_none_is_guessed(
-    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(project, BARE, "--app", "tests.business:workflows") == 2
-    error = capsys.readouterr().err
-    assert "line 1: the order names no workflow: give --workflow NAME. There are " in error
-    assert "order, order-" in error
-    assert submit(project, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
-    assert submitted == ["order"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "arguments"), [(FULL, []), (BARE, ["--workflow", "order"])], ids=["item", "argument"]
-)
-def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
-    project: Path, submitted: list[str], lines: str, arguments: list[str]
-) -> None:
-    project.write_text("raise RuntimeError")
-    assert submit(project, lines, *arguments) == 0
-    assert submitted == ["order"]
-    assert project.stem not in sys.modules
-
-
-def test_without_an_application_the_workflow_must_be_named(
-    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project.parent / "pyproject.toml").write_text("")
-    assert submit(project, BARE) == 2
-    assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err

@@ -1,125 +1,54 @@
-"""``sas workflows check``, over a store in memory."""
+"""``sas workflows``: the check as text, the drawing, the AsyncAPI document."""
 
-from __future__ import annotations
-
+import json
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from types import ModuleType
+from typing import Any
 
+import msgspec
 import pytest
+from jsonschema import Draft202012Validator
 
+from sas import Call, Saga
 from sas.cli.main import main
-from sas.domain.change import Change
-from sas.domain.workflow import Step, Workflow, Workflows
-from sas.features.version_check import Versions
-from sas.ports import Business
-from sas.testing.store import MemoryStore
-from tests.contract import cases
-from tests.contract.cases import NOW, SECOND
-from tests.unit.actors_kit import ScriptedAgent
-from tests.unit.cli_kit import store
+from sas.ports import RefusedError
+from tests.unit import cli_kit
+from tests.unit.actors_kit import order
+from tests.unit.cli_kit import Night
+from tests.unit.contract_files import errors, load
+from tests.unit.test_contract_asyncapi import references
+from tests.unit.test_operate_versions import OLD, ORDER, RESULT, Claim, Moved, claims
 
-__all__ = ["store"]  # a fixture of the tests here
+Capture = pytest.CaptureFixture[str]
+Sas = Callable[..., int]
+APP = "an_app_of_this_test"
 
-NAMES = ("step-0", "step-1", "step-2")
-Check = Callable[..., int]
-
-
-def workflow(version: int = 2, names: tuple[str, ...] = NAMES, agent: str = "a") -> Workflow:
-    return Workflow(
-        "order", version=version, steps=tuple(Step(name, agent=agent) for name in names)
-    )
-
-
-def business_of(workflows: Workflows) -> Business:
-    return Business(
-        workflows=workflows, agents={name: ScriptedAgent() for name in workflows.agents()}
-    )
+night = cli_kit.night
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Check:
-    def run(*defined: Workflow) -> int:
-        module = ModuleType("an_app_of_this_test")
-        module.__dict__["business"] = lambda: business_of(Workflows(defined))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        return main(["workflows", "check", "--app", "an_app_of_this_test:business"])
+def sas(monkeypatch: pytest.MonkeyPatch) -> Sas:
+    def run(action: str, *sagas: Saga[Any], options: tuple[str, ...] = ()) -> int:
+        module = ModuleType(APP)
+        vars(module).update({f"saga_{number}": saga for number, saga in enumerate(sagas)})
+        monkeypatch.setitem(sys.modules, APP, module)
+        return main(["workflows", action, "--app", APP, *options])
 
     return run
 
 
-async def in_flight(store: MemoryStore, count: int = 2) -> None:
-    """Orders of version 2, the first in Error; its definition remembered."""
-    first = await store.commit(cases.submitted("o-0"))
-    first = await store.commit(cases.claimed(first))
-    await store.commit(cases.refused(first, 0))
-    for number in range(1, count):
-        await store.commit(cases.submitted(f"o-{number}"))
-    await Versions(store, [workflow()]).check(first)
-
-
-async def finished(store: MemoryStore) -> None:
-    await Versions(store, [workflow()]).check(cases.submitted("x").after)
-    change: Change = cases.rejected("done", at=NOW - SECOND)
-    await store.commit(change)
-
-
-def run_in_thread(call: Callable[[], int]) -> int:
-    """``main`` runs a loop of its own: not inside the test's."""
-    import threading  # noqa: PLC0415
-
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(call()))
-    thread.start()
-    thread.join(60)
-    return codes[0]
-
-
-async def test_definitions_as_they_were_are_fine(
-    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await in_flight(store)
-    assert run_in_thread(lambda: check(workflow(), workflow(3))) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "order version 2: 2 orders in flight (o-1, o-0); unchanged",
-        "order version 3: no order in flight; not used yet",
-    ]
-
-
-async def test_a_version_that_orders_in_flight_use_may_not_go(
-    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await in_flight(store, 5)
-    assert run_in_thread(lambda: check(workflow(3))) == 1
-    assert "order version 2: 5 orders in flight (" in (text := capsys.readouterr().out)
-    assert "missing: keep this version until its orders have ended" in text
-
-
-@pytest.mark.parametrize("changed", [workflow(agent="b"), workflow(names=("step-0", "step-2"))])
-async def test_a_version_that_orders_in_flight_use_may_not_change(
-    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str], changed: Workflow
-) -> None:
-    await in_flight(store)
-    assert run_in_thread(lambda: check(changed)) == 1
-    streams = capsys.readouterr()
-    assert "changed: give the new definition a version of its own" in streams.out
-    assert run_in_thread(lambda: check(workflow())) == 0
-
-
-async def test_other_steps_are_found_where_nothing_was_remembered(
-    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await store.commit(cases.submitted("o-0"))
-    assert run_in_thread(lambda: check(workflow(names=("step-0", "step-2")))) == 1
-    assert "changed: orders in flight have other steps" in capsys.readouterr().out
-
-
-async def test_a_version_that_only_finished_orders_used_may_not_change_either(
-    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await finished(store)
-    assert run_in_thread(lambda: check(workflow(agent="b"))) == 1
-    assert "changed: give the new definition a version of its own" in capsys.readouterr().out
+def test_a_check_that_finds_trouble_ends_with_1_and_names_some_orders(night: Night) -> None:
+    for number in range(4):
+        night.fail(f"o-{number}", RefusedError("no", "no"))
+    result = night.sas("workflows", "check", "--app", "tests.business:workflows")
+    assert result.code == 1
+    assert result.lines[0] == (
+        "care version 1: 4 orders in flight (o-0, o-1, o-2, ...); missing: keep this version until "
+        "its orders have ended"
+    )
+    assert "order version 1: no order in flight; not used yet" in result.lines
 
 
 @pytest.mark.parametrize(
@@ -132,15 +61,161 @@ async def test_a_version_that_only_finished_orders_used_may_not_change_either(
         ("tests.business:business", "TESTS_STOCK_URL"),
     ],
 )
-def test_an_app_that_is_none_is_bad_usage(
-    store: MemoryStore, app: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["workflows", "check", "--app", app]) == 2
-    assert sentence in capsys.readouterr().err
+def test_an_app_that_is_none_is_one_sentence(night: Night, app: str, sentence: str) -> None:
+    night.sas("workflows", "check", "--app", app).refused(2, sentence)
 
 
-def test_the_business_of_this_repository_can_be_checked(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (KeyError("PATH_OF_US"), "cannot be loaded: KeyError: 'PATH_OF_US'"),
+        (RuntimeError("no"), "cannot be loaded: RuntimeError: no"),
+        (ValueError("give a version"), "cannot be loaded: give a version"),
+    ],
+)
+def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
 ) -> None:
-    assert main(["workflows", "check", "--app", "tests.business:workflows"]) == 0
-    assert "order version 1: no order in flight; not used yet" in capsys.readouterr().out
+    def business() -> None:
+        raise error
+
+    module = ModuleType(APP)
+    module.__dict__["business"] = business
+    monkeypatch.setitem(sys.modules, APP, module)
+    night.sas("workflows", "check", "--app", f"{APP}:business").refused(2, sentence)
+
+
+def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys: Capture) -> None:
+    saga = Saga("trip", Claim, version=2)
+
+    @saga.step(agent="air")
+    async def fly(call: Call[Claim]) -> str:
+        raise NotImplementedError
+
+    @fly.undo
+    async def cancel(call: Call[Claim]) -> None:
+        raise NotImplementedError
+
+    @fly.alternative(agent="rail")
+    async def ride(call: Call[Claim]) -> str:
+        raise NotImplementedError
+
+    @ride.undo
+    async def get_off(call: Call[Claim]) -> None:
+        raise NotImplementedError
+
+    @saga.step()
+    async def sleep_well(call: Call[Claim]) -> str:
+        raise NotImplementedError
+
+    @saga.step(after=(fly, sleep_well))
+    async def end(call: Call[Claim], flight: str, hotel: str) -> None:
+        raise NotImplementedError
+
+    assert sas("draw", saga, claims(), options=("trip",)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "flowchart TD",
+        '  subgraph w0["trip version 2"]',
+        '    w0s0["fly<br>agent air or rail<br>with undo"]',
+        '    w0s1["sleep-well<br>agent sleep-well<br>no undo"]',
+        '    w0s2["end<br>agent end<br>no undo"]',
+        "    w0s0 --> w0s2",
+        "    w0s1 --> w0s2",
+        "  end",
+    ]
+    assert sas("draw", saga, claims()) == 0
+    assert 'subgraph w1["claim version 1"]' in capsys.readouterr().out
+
+
+def test_draw_names_the_workflows_there_are(sas: Sas, capsys: Capture) -> None:
+    assert sas("draw", OLD, options=("trip",)) == 2
+    assert capsys.readouterr().err == "sas: there is no workflow 'trip': known are claim\n"
+
+
+def schema_of(sas: Sas, capsys: Capture, *sagas: Saga[Any]) -> Callable[[str, Any], list[str]]:
+    """Return a function that says what is wrong with the payload of a message, by its name."""
+    assert sas("schema", *sagas) == 0
+    api = json.loads(capsys.readouterr().out)
+
+    def check(message: str, payload: Any) -> list[str]:
+        schema = api["components"]["messages"][message]["payload"]["schema"]
+        checker = Draft202012Validator({**schema, "components": api["components"]})
+        return errors(checker, payload)
+
+    for message in api["components"]["messages"].values():
+        Draft202012Validator.check_schema(message["payload"]["schema"])
+    assert all(reference.startswith("#/") for reference in references(api))
+    assert all(resolved(api, reference) for reference in references(api))
+    return check
+
+
+class Bill(msgspec.Struct):
+    """An order with an amount."""
+
+    amount: Decimal
+
+
+def resolved(api: Any, reference: str) -> Any:
+    node = api
+    for part in reference.split("/")[1:]:
+        node = node[part]
+    return node
+
+
+def test_an_order_message_keeps_to_the_type_of_its_workflow(sas: Sas, capsys: Capture) -> None:
+    check = schema_of(sas, capsys, OLD)
+    message = json.loads(order("o-1", workflow="claim", order=ORDER))
+    assert check("order", message) == []
+    assert check("order", {**message, "order": {"employee": "Ann"}}) == [
+        "$.order: 'home' is a required property"
+    ]
+    assert check("order", {**message, "reply_queue": 3})
+
+
+def test_a_decimal_is_a_text_or_a_number(sas: Sas, capsys: Capture) -> None:
+    check = schema_of(sas, capsys, claims(order_shape=Bill))
+    message = json.loads(order("o-1", workflow="claim"))
+    for amount in ("18.00", 18, 18.5):
+        assert check("order", {**message, "order": {"amount": amount}}) == []
+        assert msgspec.json.decode(json.dumps({"amount": amount}), type=Bill).amount == Decimal(
+            str(amount)
+        )
+    assert check("order", {**message, "order": {"amount": None}})
+
+
+def test_each_version_has_its_own_types(sas: Sas, capsys: Capture) -> None:
+    check = schema_of(sas, capsys, OLD, claims(order_shape=Moved, suffix="-2", version=2))
+    message = json.loads(order("o-1", workflow="claim", order=ORDER))
+    assert check("order", {**message, "workflow_version": 1}) == []
+    for newest in ({}, {"workflow_version": 2}, {"workflow_version": None}):
+        assert check("order", {**message, **newest}) == [
+            "$.order.home: 'street' is a required property"
+        ]
+
+
+def test_results_in_notifications_keep_to_their_types(
+    sas: Sas, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [completed] = [
+        example
+        for example in load("notification.schema.json")["examples"]
+        if example["type"] == "sas.order.completed.v1"
+    ]
+    data = {**completed["data"], "workflow": "claim", "results": {"scan": RESULT, "pay": None}}
+    good = {**completed, "data": data}
+    bad = {**completed, "data": {**data, "results": {"scan": {"total": "3"}}}}
+    step = {**data, "state": "Processing", "step": "scan", "result": {"total": "3"}}
+    bad_step = {**completed, "type": "sas.order.step-completed.v1", "data": step}
+    check = schema_of(sas, capsys, claims(notify_steps=True))
+    assert check("notification", good) == []
+    assert check("notification", bad)
+    assert check("notification", bad_step)
+    monkeypatch.setenv("SAS_PAYLOAD_KEYS", "A" * 43 + "=")
+    encoded = {**completed, "data": {**data, "results": {"scan": {"$encoded": "x"}}}}
+    assert schema_of(sas, capsys, OLD)("notification", encoded) == []
+    assert check("notification", encoded)
+
+
+def test_an_app_without_sagas_has_no_types(capsys: Capture) -> None:
+    assert main(["workflows", "schema", "--app", "tests.business:workflows"]) == 2
+    assert "has no types: give a module or a saga" in capsys.readouterr().err

@@ -307,4 +307,4 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
 
 def test_unreadable_rows_of_many_orders_lead_to_the_incidents() -> None:
     body = AlertMessage(kind="unreadable", at="t", text="look", id="x", scope="supervisor")
-    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas incidents"
+    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas status"

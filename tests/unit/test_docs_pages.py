@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.main import get_group
 
 from sas.cli.main import app, main
 from sas.cli.project import page_of, pages
+from tests.command_line import wrong_in
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"\bdocs/(?!(?:site|images)\b)[\w/.-]*\w|\b(?:infra|contract)/README(?:\.md)?")
@@ -78,3 +80,33 @@ def test_a_page_is_printed_and_all_are_listed(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("# 0012 ")
     assert main(["docs", "nowhere"]) == 2
     assert "`sas docs` lists them" in capsys.readouterr().err
+
+
+_SAS = r"(?:\.venv/bin/)?sas"
+COMMANDS_IN_TEXT = re.compile(rf"^ +(?:\$ )?{_SAS} (.+)|`{_SAS} ([^`]+)`", re.MULTILINE)
+PAGES_OF_COMMANDS = (
+    "README.md",
+    "docs/*.md",
+    "infra/README.md",
+    "template/README.md",
+    "samples/README.md",
+    ".github/ISSUE_TEMPLATE/*.yml",
+)
+HISTORY = ("upgrading.md",)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for names in PAGES_OF_COMMANDS for page in sorted(ROOT.glob(names))
+     if page.name not in HISTORY],
+    ids=lambda page: page.name,
+)  # fmt: skip
+def test_each_command_of_a_page_is_one_that_can_be_typed(page: Path) -> None:
+    """A text may name a verb alone, without its arguments."""
+    problems = []
+    for block, inline in COMMANDS_IN_TEXT.findall(page.read_text(encoding="utf-8")):
+        line = (block or inline).partition(" #")[0].partition(" | ")[0].partition(" > ")[0]
+        wrong = wrong_in(shlex.split(line.partition("&&")[0].strip(" .\\")))
+        if wrong and not re.search("Missing argument|requires an argument", wrong):
+            problems.append(f"sas {line}: {wrong}")
+    assert problems == []

@@ -90,7 +90,7 @@ def test_past_the_threshold_a_step_has_an_extended_wait_and_the_operator_gets_an
     assert order.incident.kind is AlertKind.WAITING
     assert order.incident.scope == "test version 1, step a"
     assert (order.incident.since, order.incident.until) == (order.now, until)
-    assert "In test version 1 step a timed out past its threshold." in order.incident.text
+    assert "In test version 1, step a timed out past its threshold." in order.incident.text
     assert due_rows(order.order) == {StepDue(at=until, order_id="order-1", step=0, epoch=1)}
 
 
@@ -139,10 +139,7 @@ def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
     assert order.incident is not None
     assert order.incident.scope == "test version 1, step a"
-    assert (
-        "In test version 1 step a cannot begin: the circuit of its service is open"
-        in order.incident.text
-    )
+    assert "In test version 1, step a cannot begin: the circuit" in order.incident.text
     assert order.undo()
     assert order.claim()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))

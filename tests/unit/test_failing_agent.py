@@ -15,7 +15,7 @@ import pytest
 from sas.bounds import RESULT_BYTES_MAX
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
-from sas.engine.failing_agent import explained
+from sas.engine.explained import explained
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.operate import why
 from sas.operate.orders import row_of
@@ -201,7 +201,7 @@ async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_wh
     assert alert.text.startswith(f"Agent stock fails: {BUG}. Deploy a mended version. Its steps")
     assert "Nothing is undone meanwhile, and nothing must be resubmitted. It began" in alert.text
     assert "first seen by order O-" in alert.text
-    assert alert.command == "sas incidents"
+    assert alert.command == "sas status"
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert alerts(system) == ["agent-failing", "cleared"]

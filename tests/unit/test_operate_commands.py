@@ -23,7 +23,7 @@ from sas.operate import commands
 from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, plan_many, plan_one
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
-from sas.ports import BusUnavailableError, Message, RefusedError
+from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
@@ -266,6 +266,9 @@ class Line:
                 await self.system.hand(message)
         await self.system.drain()
 
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        return await self.system.bus.peek(queue, limit)
+
     async def close(self) -> None:
         pass
 
@@ -352,6 +355,22 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
     assert {act.problem for act in plan.others} == {
         "the step must be in Error, and reserve is Processed"
     }
+
+
+async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:
+    """A price was wrong all morning."""
+    store, one = MemoryStore(), cases.rules_of(1)
+    for number, seconds in enumerate((0, 10, 20)):
+        order = await store.commit(cases.submitted(f"P-{number}", one))
+        order = await store.commit(cases.claimed(order, one))
+        at = NOW + seconds * cases.SECOND
+        await store.commit(cases.answered(order, 0, one, at=at))
+    await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
+    query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
+    plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
+    assert [(act.order_id, act.verb) for act in plan.acts] == [("P-1", "undo"), ("P-2", "undo")]
+    assert [command.seq for command in plan.commands] == [3, 3]
+    assert plan.limited  # there may be more
 
 
 async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_told(

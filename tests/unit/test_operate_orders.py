@@ -42,7 +42,7 @@ from tests.unit.actors_kit import (
 )
 from tests.unit.cli_kit import Night
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
-from tests.unit.test_cli_intent import ORDERS
+from tests.unit.test_operate_commands import ORDERS
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 WORKFLOWS = Workflows((CHAIN, CARE))

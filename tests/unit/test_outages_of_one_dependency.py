@@ -45,6 +45,7 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
         run_on=system.context.run_on,
+        dead_letters="dead-letters",
     )
     arrival = delivery(message, count=count)
     return await system.run(receiver.receive(handlers[message.queue], arrival))
@@ -297,6 +298,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
         run_on=system.context.run_on,
+        dead_letters="dead-letters",
     )
     arrival = delivery(message, enqueued_at=local_time)
     await system.run(receiver.receive(system.actors["stock"].handle, arrival))

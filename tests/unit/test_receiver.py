@@ -19,6 +19,8 @@ from sas.engine.external import ExternalSender
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
+    DELIVERIES_MAX,
+    FAILED,
     SOURCE,
     GivenUpError,
     Receiver,
@@ -52,6 +54,7 @@ class Door:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
+        self.bus.declare("dead-letters")
         self.store = MemoryStore()
         external = ExternalSender(self.store, self.bus, self.clock)
         self.receiver = Receiver(
@@ -61,6 +64,7 @@ class Door:
             external=external,
             report_mismatch=self.reported,
             run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
+            dead_letters="dead-letters",
         )
         self.failures = list(failures)
         self.reports: list[str] = []
@@ -287,6 +291,28 @@ async def test_the_handler_knows_when_its_function_ends() -> None:
     start = door.clock.now()
     await door.receive(FIRST)
     assert door.seen[0].ends_at == start + MINUTES
+
+
+async def test_a_message_that_fails_in_its_last_delivery_is_a_dead_letter_with_its_error() -> None:
+    door = Door(*[KeyError("amount")] * 2)
+    early = replace(FIRST, count=DELIVERIES_MAX - 1)
+    with pytest.raises(KeyError):
+        await door.receive(early)
+    assert await door.receive(replace(FIRST, count=DELIVERIES_MAX)) is None
+    (letter,) = door.bus.messages("dead-letters")
+    assert letter.properties["DeadLetterReason"] == FAILED
+    assert "KeyError: 'amount' (" in letter.properties["DeadLetterErrorDescription"]
+    await door.receive(letter)
+    received = door.seen[-1]
+    assert (received.message_id, received.source_queue) == (FIRST.message_id, QUEUE)
+
+
+async def test_without_a_bus_the_last_delivery_is_given_back_to_the_host() -> None:
+    door = Door(KeyError("amount"))
+    door.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(KeyError):
+        await door.receive(replace(FIRST, count=DELIVERIES_MAX))
+    assert door.bus.messages("dead-letters") == []
 
 
 async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(

@@ -70,6 +70,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
         run_on=system.context.run_on,
+        dead_letters="dead-letters",
     )
     return await system.run(receiver.receive(handlers[queue], arrival))
 

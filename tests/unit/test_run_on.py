@@ -73,6 +73,7 @@ class Process:
             external=ExternalSender(MemoryStore(), self.bus, self.clock),
             report_mismatch=self.reported,
             run_on=self.run_on,
+            dead_letters="dead-letters",
         )
         self.following: dict[str, list[Message]] = {}
         self.behaviour: dict[str, Callable[[], Awaitable[object]]] = {}

@@ -1,42 +1,103 @@
-"""A golden screen of each verb. ``make screens`` draws them again."""
+"""A golden screen of each verb, at two widths. ``make screens`` draws them again."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from sas.cli.main import verbs
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
 from tests.unit import cli_kit
+from tests.unit.actors_kit import keep_breaker, order
 from tests.unit.cli_kit import Night
 from tests.unit.screens_kit import WIDTHS, check_screen
 
-night = cli_kit.night
-
 Scene = Callable[[Night], None]
+night = cli_kit.night
 
 
 def nothing(night: Night) -> None:
-    pass
+    """Nothing happened."""
+
+
+def refusal(night: Night) -> None:
+    """One step of an order is refused."""
+    night.fail("order-1", RefusedError("card-declined", "the card was declined"))
+    night.later(90)
+
+
+def callback(night: Night) -> None:
+    """A step waits for a person."""
+    night.awaits("order-1")
+    night.later(90)
 
 
 def storm(night: Night) -> None:
-    """Thirty orders fail for two reasons, and one more waits for a callback."""
+    """Thirty orders fail for two reasons, one waits for a callback, one is done."""
     for number in range(30):
-        code = "card_declined" if number % 3 else "no_account"
-        night.fail(f"order-{number:02}", RefusedError(code, f"customer {number}: {code}"))
+        code = "card-declined" if number % 3 else "no-account"
+        text = f"customer {number}: the bank answered {code}"
+        night.fail(f"order-{number:02}", RefusedError(code, text))
     night.awaits("order-30")
+    night.submit("order-31")
+    night.later(3600)
 
 
-SCENES: dict[str, tuple[Scene, list[str]]] = {
-    "help": (nothing, ["--help"]),
+def outage(night: Night) -> None:
+    """A service is away: its circuit is open, and its orders wait."""
+    now = night.system.clock.now()
+    why = "payment could not be reached: connection refused"
+    breaker = opened(Breaker(), BreakerPolicy(open_for=timedelta(minutes=5)), now, why)
+    asyncio.run(keep_breaker(night.system.store, breaker, "payment"))
+    night.later(20)
+    for number in range(3):
+        night.play(night.system.submit(order(f"order-{number}"), f"m-{number}"))
+
+
+def rejection(night: Night) -> None:
+    """An application sent an order of a workflow that does not exist, and a step was refused."""
+    refusal(night)
+    night.play(night.system.submit(order("order-2", workflow="nosuch"), "m-2"))
+    night.play(night.system.drain())
+
+
+SCENES: dict[str, tuple[Scene, str]] = {
+    "help": (nothing, "--help"),
+    "list": (storm, "list"),
+    "show": (refusal, "show order-1"),
+    "resubmit": (refusal, "resubmit order-1 --yes"),
+    "skip": (refusal, "skip order-1 --dry-run"),
+    "undo": (storm, "undo --state error --dry-run"),
+    "callback": (callback, "callback order-1"),
+    "status": (outage, "status"),
+    "messages": (rejection, "messages"),
+    "workflows": (refusal, "workflows check --app tests.business:workflows"),
+    "sim": (nothing, "sim --app samples.claim.claim --seeds 2 --jobs 1"),
+    "new": (nothing, "new my-orders"),
+    "infra": (nothing, "infra --help"),
+    "docs": (nothing, "docs --help"),
 }
-"""For each screen what happens before, and the command."""
+"""For each screen what happened before, and the command."""
+ELSEWHERE = {"desk"}
+"""Verbs that have no screen: the desk draws its own pages."""
+
+
+def test_every_verb_has_a_screen() -> None:
+    assert {*SCENES, *ELSEWHERE} == {"help", *verbs()}
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("name", SCENES)
-def test_the_screen_of_a_verb_is_the_golden_one(night: Night, name: str, columns: int) -> None:
-    scene, arguments = SCENES[name]
+def test_the_screen_of_a_verb_is_the_golden_one(
+    night: Night, name: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, command = SCENES[name]
     scene(night)
-    check_screen(name, columns, *arguments)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.chdir(tmp_path)
+    check_screen(name, columns, *command.split())

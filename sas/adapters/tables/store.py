@@ -69,11 +69,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Self
 from urllib.request import getproxies
 
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import AzureError, HttpResponseError
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables import TableEntity
 from azure.data.tables.aio import TableClient
@@ -127,6 +128,10 @@ AZURITE = (
 """What ``UseDevelopmentStorage=true`` means. The Tables SDK does not know it. The key is public."""
 
 LOAD_ATTEMPTS_MAX = 5
+_START_OF_TIME = datetime.min.replace(tzinfo=UTC)
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+SHARE_ROWS_MIN = 10
+"""Of each shard so many index rows are read for a list, beside its share of the limit."""
 
 OVERTAKEN_ETAG = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
 """The token of an order that another instance changed before we saw the ETag of our write.
@@ -413,14 +418,39 @@ class TableStore:
     async def _stopped(
         self, span: tuple[str, str], limit: int, shard: str | None = None
     ) -> list[Summary]:
-        """Read one list from all shards, or from one of them, oldest first."""
+        """Read one list from all shards, or from one of them, oldest first.
+
+        Orders are spread evenly over the shards. So a little more than its share is read of each
+        shard, and all of it only if a shard may have more of the oldest orders than that.
+        """
         await self.open()
         shards = self._shards if shard is None else [shard]
+        share = min(limit, 2 * limit // len(shards) + SHARE_ROWS_MIN) if len(shards) > 1 else limit
+        summaries, known_to = await self._merged(shards, span, share)
+        if (
+            share < limit
+            and known_to < _END_OF_TIME
+            and (sum(summary.at < known_to for summary in summaries) < limit)
+        ):
+            summaries, _ = await self._merged(shards, span, limit)
+        return summaries[:limit]
+
+    async def _merged(
+        self, shards: Sequence[str], span: tuple[str, str], share: int
+    ) -> tuple[list[Summary], datetime]:
+        """Read ``share`` rows of each shard; return them, and before when no order is missing."""
         lists = await asyncio.gather(
-            *(self.table.rows(shard, span, limit=limit) for shard in shards)
+            *(self.table.rows(shard, span, limit=share) for shard in shards)
         )
-        summaries = [summary for rows in lists for row in rows if (summary := _summary(row))]
-        return sorted(summaries, key=lambda summary: (summary.at, summary.order_id))[:limit]
+        known_to = _END_OF_TIME
+        summaries: list[Summary] = []
+        for rows in lists:
+            of_shard = [summary for row in rows if (summary := _summary(row))]
+            summaries += of_shard
+            if len(rows) == share:
+                known_to = min(known_to, of_shard[-1].at if of_shard else _START_OF_TIME)
+        summaries.sort(key=lambda summary: (summary.at, summary.order_id))
+        return summaries, known_to
 
     # Removal
 
@@ -527,6 +557,25 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             f"Shards={str(shards)[:40]!r}: set it back to SAS_SHARDS of the app"
         )
     return TableStore.connect(endpoint, table, shards)
+
+
+async def service_time(endpoint: Endpoint, table: str) -> datetime | None:
+    """Return the time of the service's clock, to a second; None if it does not answer."""
+    dates: list[str] = []
+
+    def keep_date(response: Any) -> None:
+        dates.append(response.http_response.headers.get("Date", ""))
+
+    probe = TableStore.connect(endpoint, table)
+    try:
+        await probe.table.client.get_entity(
+            keys.META_PARTITION, keys.META_ROW, raw_response_hook=keep_date
+        )
+    except AzureError:  # the answer has a date all the same, if there was one
+        pass
+    finally:
+        await probe.close()
+    return parsedate_to_datetime(dates[-1]) if dates and dates[-1] else None
 
 
 def _shared(row: TableEntity) -> SharedValue[str]:

@@ -45,7 +45,8 @@ class Breaker:
 
     ``until`` is when a probe may go out (OPEN) or is given up (HALF_OPEN). ``prober`` is the id of
     the request that probes. ``rounds`` counts openings since the circuit was closed. ``why`` is for
-    people. ``suspect`` is the order whose probe failed last: the failure may be its own.
+    people: the failure that opened it, and not a later one of a probe. ``suspect`` is the order
+    whose probe failed last: the failure may be its own.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -102,7 +103,7 @@ def opened(
         until=now + rest,
         prober=None,
         rounds=rounds,
-        why=why[:500],
+        why=breaker.why if breaker.rounds else why[:500],
         suspect=suspect,
     )
 

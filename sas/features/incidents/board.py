@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -41,8 +42,15 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9 ,._-]")
 NOTED_EVERY = timedelta(minutes=1)
 """Shortest time between two writes of an instance, apart from the beginning of an incident."""
 
+RESPONSE_QUEUES_MAX = 100
+"""Most response queues with an incident of their own."""
+LOOK_AGAIN_AFTER = timedelta(seconds=5)
+"""Shortest time between two reads that find an incident over: each success may ask to end it."""
+
 Name = tuple[AlertKind, str]
 """The kind and the scope of an incident."""
+Explained = dict[str, str]
+"""Incidents that another one explains, by name, with the end of their last text."""
 HealthCheck = Callable[[], Awaitable[tuple[Sequence[Incident], Sequence[Name]]]]
 """Returns the incidents of one part of the system: those that are active and those that are over.
 
@@ -80,28 +88,41 @@ class IncidentBoard:
         self._to = to
         self._checks = checks
         self._seen: dict[str, Sightings] = {}
+        self._behind: dict[str, Sightings] = {}
         self._active: dict[str, ActiveIncident | None] = {}
+        self._looked_at: dict[str, datetime] = {}
         self._noted_at: datetime | None = None
         self._turn = asyncio.Lock()
 
     async def report(self, incident: Incident, *order_ids: str) -> None:
-        """See ``Incidents.report``. The first alert is sent before this returns."""
-        name = self._saw(incident, *order_ids)
-        async with self._turn:
-            for _ in range(_TRIES):
-                if self._is_known(name):
-                    break
-                with suppress(ConflictError):  # a rival reported it
-                    await self._update(name, await self._shared.read(name))
+        """See ``Incidents.report``. The first alert is sent before this returns.
+
+        An incident that an active one explains is added to that one.
+        """
+        if not await self._is_explained(incident, order_ids):
+            name = self._saw(self._bounded(incident), *order_ids)
+            async with self._turn:
+                for _ in range(_TRIES):
+                    if self._is_known(name):
+                        break
+                    with suppress(ConflictError):  # a rival reported it
+                        await self._update(name, await self._shared.read(name))
         if not self._noted_lately:
             await self.note()
 
     async def end(self, kind: AlertKind, scope: str) -> None:
         """See ``Incidents.end``."""
-        name = name_of(kind, scope)
+        name, now = name_of(kind, scope), self._clock.now()
         async with self._turn:
+            looked_at, active = self._looked_at.get(name), self._active.get(name)
+            is_new = looked_at is not None and now - looked_at < LOOK_AGAIN_AFTER
+            if (is_new and active is None) or self._rests(name, active):
+                return
+            value = await self._shared.read(name)
+            if value is not None and self._rests(name, value.value):
+                return
             with suppress(ConflictError):  # a rival ends it
-                await self._update(name, await self._shared.read(name), ended=True)
+                await self._update(name, value, ended="")
 
     async def check_health(self) -> None:
         """Run the health checks and write what was seen, at most once a minute.
@@ -128,14 +149,15 @@ class IncidentBoard:
         An incident is over if it is among ``ended``, or was not seen for some minutes. If the store
         or the bus is down, the next sweep does it.
         """
-        over = {name_of(kind, scope) for kind, scope in ended}
+        over = {name_of(kind, scope): "" for kind, scope in ended}
         async with self._turn:
             self._noted_at = self._clock.now()
             try:
                 values = await self._shared.all()
+                over |= self._explained(values)
                 for name in sorted({*values, *self._seen}):
                     with suppress(ConflictError):  # a rival writes it; what was seen is kept
-                        await self._update(name, values.get(name), ended=name in over)
+                        await self._update(name, values.get(name), ended=over.get(name))
             except (StoreUnavailableError, BusUnavailableError) as error:
                 log.warning("alerts of incidents are sent later: %s", error)
 
@@ -144,19 +166,24 @@ class IncidentBoard:
         return self._noted_at is not None and self._clock.now() - self._noted_at < NOTED_EVERY
 
     async def _update(
-        self, name: str, value: SharedValue[ActiveIncident | None] | None, *, ended: bool = False
+        self,
+        name: str,
+        value: SharedValue[ActiveIncident | None] | None,
+        *,
+        ended: str | None = None,
     ) -> None:
-        """Update one incident: write what was seen of it, and send the alert that is due."""
+        """Update one incident: write what was seen of it, and send the alert that is due.
+
+        ``ended`` is not None if it is over, and may say why.
+        """
         now = self._clock.now()
-        active = value.value if value else None
-        if active is not None and (ended or rules.is_over(active, now)):
-            if active.alerts_sent:
-                await self._send(_over(active, now))
-            active = None
-        sightings = self._seen.pop(name, None)
-        if ended:  # what was seen before is over as well
+        active = await self._still_active(value.value if value else None, ended)
+        sightings, behind = self._seen.pop(name, None), self._behind.pop(name, None)
+        if ended is not None:  # what was seen before is over as well
             sightings = None
         try:
+            if active is not None and behind is not None:  # it begins no incident
+                active = rules.seen(active, behind, now)
             if sightings is not None:
                 active = rules.seen(active, sightings, now)
             if active is not None and not active.alerts_sent:
@@ -169,9 +196,21 @@ class IncidentBoard:
                 await self._written(name, active, value)
         except (ConflictError, StoreUnavailableError, BusUnavailableError):
             if sightings is not None:
-                self._remember(name, sightings)
+                _remember(self._seen, name, sightings)
             raise
         self._active[name] = active
+        self._looked_at[name] = now
+
+    async def _still_active(
+        self, active: ActiveIncident | None, ended: str | None
+    ) -> ActiveIncident | None:
+        """Return an incident that goes on. The end of another one is alerted."""
+        now = self._clock.now()
+        if active is None or (ended is None and not rules.is_over(active, now)):
+            return active
+        if active.alerts_sent:
+            await self._send(_over(active, now, ended or ""))
+        return None
 
     async def _written(
         self, name: str, active: ActiveIncident | None, value: SharedValue[Any] | None
@@ -180,14 +219,56 @@ class IncidentBoard:
             return value
         return await self._shared.write(name, active, value)
 
+    def _bounded(self, incident: Incident) -> Incident:
+        """Return an incident of a response queue under a name that all share, past a bound.
+
+        Applications choose the names of these queues, and the row of an incident stays for ever.
+        """
+        kind = incident.kind
+        names = {name for name in self._active if name.startswith(f"{kind.value}|")}
+        is_new = name_of(kind, incident.scope) not in names
+        if kind is AlertKind.UNDELIVERABLE and is_new and len(names) >= RESPONSE_QUEUES_MAX:
+            return replace(incident, scope="other response queues")
+        return incident
+
     def _saw(self, incident: Incident, *order_ids: str) -> str:
         name = name_of(incident.kind, incident.scope)
-        self._remember(name, Sightings(incident, 1, order_ids))
+        _remember(self._seen, name, Sightings(incident, len(order_ids), order_ids))
         return name
 
-    def _remember(self, name: str, sightings: Sightings) -> None:
-        before = self._seen.get(name)
-        self._seen[name] = before.and_then(sightings) if before else sightings
+    async def _is_explained(self, incident: Incident, order_ids: tuple[str, ...]) -> bool:
+        """Add what was seen to the active incident that explains it; False if there is none."""
+        explanation = rules.explained_by(incident)
+        if explanation is None:
+            return False
+        name = name_of(*explanation)
+        value = await self._shared.read(name)  # what this instance knows of it may be old
+        active = value.value if value else None
+        if active is None or rules.is_over(active, self._clock.now()):
+            return False
+        _remember(self._behind, name, rules.behind(active, len(order_ids), order_ids))
+        return True
+
+    def _explained(self, values: Mapping[str, SharedValue[ActiveIncident | None]]) -> Explained:
+        """Add each incident to a later one that explains it; return those that are over by that."""
+        explained: Explained = {}
+        now = self._clock.now()
+        for name, value in values.items():
+            active = value.value
+            explanation = rules.explained_by(active) if active else None
+            if active is None or explanation is None:
+                continue
+            reason = values.get(name_of(*explanation))
+            if reason is not None and reason.value and not rules.is_over(reason.value, now):
+                sightings = rules.behind(reason.value, active.times, active.orders)
+                _remember(self._behind, name_of(*explanation), sightings)
+                kind, scope = explanation
+                explained[name] = f" Its steps rest behind {kind.value}, {scope}."
+        return explained
+
+    def _rests(self, name: str, active: ActiveIncident | None) -> bool:
+        now = self._clock.now()
+        return active is not None and rules.rests(active, self._seen.get(name), now)
 
     def _is_known(self, name: str) -> bool:
         active = self._active.get(name)
@@ -200,6 +281,11 @@ class IncidentBoard:
             await self._external.send([alert(body, self._to)], "incident")
         except UndeliverableError as error:
             log.error("no queue takes the alert %r: %s", body.text, error)  # noqa: TRY400
+
+
+def _remember(memory: dict[str, Sightings], name: str, sightings: Sightings) -> None:
+    before = memory.get(name)
+    memory[name] = before.and_then(sightings) if before else sightings
 
 
 def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:
@@ -215,11 +301,11 @@ def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:
     )
 
 
-def _over(active: ActiveIncident, now: datetime) -> AlertMessage:
+def _over(active: ActiveIncident, now: datetime, why: str) -> AlertMessage:
     return AlertMessage(
         kind=AlertKind.CLEARED.value,
         at=key_time(now),
-        text=rules.over_text(active),
+        text=rules.over_text(active, why),
         id=f"{_id_of(active)}/over",
         cleared=active.kind.value,
         workflow=active.workflow,

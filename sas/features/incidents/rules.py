@@ -3,6 +3,18 @@
 If no scheduler runs, every order under way meets the same fault, again and again. One alert for
 each order would hide the fault. So there is one alert when an incident begins, more at growing
 intervals while it lasts, and one when it is over.
+
+An incident ends when its cause is observed to be over, and the kind says how:
+
+* ``breaker-open``: the circuit is closed.
+* ``agent-failing``: a request, or an order, that had met the bug goes on.
+* ``waiting``: a step that rested was called and answered, and no other one rests.
+* ``queue-delay``: the sweep that reported it reads the queue, and nothing waits long in it.
+* ``undeliverable``: a queue that refused an instance takes its message. Nothing shows that an
+  application reads its queue again.
+
+All others, and these where the observer died, end ``OVER_AFTER`` the time at which they should have
+been seen again.
 """
 
 from __future__ import annotations
@@ -35,7 +47,7 @@ _END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE
 class Sightings:
     """What an instance saw of one incident since its last write: how often, and which orders.
 
-    A health check names no order.
+    A health check names no order, and does not count.
     """
 
     incident: Incident
@@ -56,7 +68,8 @@ class Sightings:
 class ActiveIncident:
     """An incident as all instances share it. ``since`` is part of the ids of its alerts.
 
-    ``times`` and ``orders`` count from the last alert. ``alerts_sent`` counts alerts.
+    ``times`` is how often an order met it: since it began, and never too many but for redeliveries.
+    ``orders`` names some since the last alert. ``alerts_sent`` counts alerts.
     """
 
     kind: AlertKind
@@ -113,6 +126,40 @@ def is_over(active: ActiveIncident, now: datetime) -> bool:
     return now > active.until + OVER_AFTER
 
 
+def rests(active: ActiveIncident, sightings: Sightings | None, now: datetime) -> bool:
+    """Return whether a step of an incident still rests.
+
+    If the first success ended it, an incident that only some of its orders meet would begin again
+    with each of the others.
+    """
+    until = max(active.until, sightings.incident.until) if sightings else active.until
+    return active.kind is AlertKind.WAITING and now < until
+
+
+def explained_by(incident: Incident | ActiveIncident) -> tuple[AlertKind, str] | None:
+    """Return the kind and scope of the incident that explains one if it is active.
+
+    While the circuit of an agent is open, its steps rest for that reason.
+    """
+    if incident.kind is AlertKind.WAITING and incident.agent:
+        return AlertKind.BREAKER_OPEN, f"agent {incident.agent}"
+    return None
+
+
+def behind(active: ActiveIncident, times: int, orders: tuple[str, ...]) -> Sightings:
+    """Return what was seen of an active incident by orders that wait for its reason."""
+    incident = Incident(
+        kind=active.kind,
+        scope=active.scope,
+        text=active.text,
+        since=active.since,
+        until=active.until,
+        workflow=active.workflow,
+        agent=active.agent,
+    )
+    return Sightings(incident, times, orders)
+
+
 def next_alert_at(active: ActiveIncident) -> datetime:
     """Return when the next alert of an active incident is due."""
     if active.last_alert_at is None:
@@ -123,9 +170,7 @@ def next_alert_at(active: ActiveIncident) -> datetime:
 
 def alert_sent(active: ActiveIncident, now: datetime) -> ActiveIncident:
     """Return an incident after an alert of it was sent."""
-    return replace(
-        active, alerts_sent=active.alerts_sent + 1, last_alert_at=now, times=0, orders=()
-    )
+    return replace(active, alerts_sent=active.alerts_sent + 1, last_alert_at=now, orders=())
 
 
 def alert_text(active: ActiveIncident, now: datetime) -> str:
@@ -137,22 +182,25 @@ def alert_text(active: ActiveIncident, now: datetime) -> str:
     )
 
 
-def over_text(active: ActiveIncident) -> str:
-    """Return the text of the alert that an incident is over."""
+def over_text(active: ActiveIncident, why: str) -> str:
+    """Return the text of the alert that an incident is over. ``why`` may say more."""
     return (
         f"Over: {active.kind.value}, {active.scope}. It began at {_minute(active.since)} "
-        f"and was last seen at {_minute(active.last_seen)}."
+        f"and was last seen at {_minute(active.last_seen)}.{why}"
     )
 
 
 def _seen_by(active: ActiveIncident) -> str:
     if not active.orders:
         return ""
-    named = ", ".join(active.orders)
+    named, count = ", ".join(active.orders), f"{active.times:,}"
+    if active.kind is AlertKind.UNDELIVERABLE:
+        return f". Notifications given up so far: {count}, of orders such as {named}"
+    if active.kind is AlertKind.BREAKER_OPEN:
+        return f". Waits behind it so far: {count}, of orders such as {named}"
     if not active.alerts_sent:
         return f", first seen by order {named}"
-    count = f"{active.times:,} times" if active.times > 1 else "once"
-    return f", seen {count} since the last alert, by orders such as {named}"
+    return f", seen {count} times so far, by orders such as {named}"
 
 
 def _some(*orders: tuple[str, ...]) -> tuple[str, ...]:

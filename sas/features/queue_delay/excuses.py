@@ -17,6 +17,7 @@ step, and only into those: another queue neither excuses it nor fails it.
    without limit. A queue that does not move excuses only so many times, because perhaps no function
    reads it: otherwise an order at a dead agent would wait for ever without a failure.
 5. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
+   The sweeps read that queue until nothing waits long in it. Then the incident is over.
 
 So load alone fails no step: while a message of the step waits in a queue that moves, its CompleteBy
 moves on with the same epoch, and no second request makes that queue longer. Each queue is read once
@@ -33,7 +34,9 @@ from datetime import datetime
 import msgspec
 
 from sas.codec.internal import Kind
+from sas.domain.change import Incident
 from sas.domain.expire import Excuse
+from sas.domain.messages import AlertKind
 from sas.domain.order import Order, StepRecord, StepState
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
@@ -95,6 +98,18 @@ class QueueExcuses:
             if root in scan.oldest:
                 excuses.append(await self._excuse(queue, scan, root, step))
         return rules.best_of(excuses)  # 4. The best excuse wins.
+
+    async def incidents(self) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
+        """Return no incidents, and the names of those that this instance reported and that ended.
+
+        See ``sas.features.incidents.board.HealthCheck``.
+        """
+        ended: list[tuple[AlertKind, str]] = []
+        for queue in list(self._reported_at):
+            if rules.is_short(await self._scanned(queue)):
+                del self._reported_at[queue]
+                ended.append((AlertKind.QUEUE_DELAY, rules.scope_of(queue)))
+        return [], ended
 
     def _request_queue(self, order: Order, step: StepRecord) -> str | None:
         """Return the queue of the agent that was asked; None if the workflow is not deployed."""

@@ -131,6 +131,12 @@ def best_of(excuses: Iterable[Excuse | None]) -> Excuse | None:
     return next((excuse for excuse in ranking if excuse in candidates), None)
 
 
+def is_short(scan: Scan) -> bool:
+    """Return whether a queue could be read, and no message waits long in it."""
+    since = min(scan.oldest.values(), default=scan.at)
+    return not (scan.away_since or scan.full) and scan.at - since < INCIDENT_DELAY_MIN
+
+
 def incident_of(
     queue: str, scan: Scan, since: datetime, step: StepRecord, reported_at: datetime | None
 ) -> Incident | None:
@@ -154,5 +160,10 @@ def incident_of(
     # The step is tried again after as long as it has waited: until then it is not over.
     until = scan.at + MOVES_WITHIN + min(max(scan.at - step.since, NO_TIME), REWAKE_MAX)
     return Incident(
-        kind=AlertKind.QUEUE_DELAY, scope=f"queue {queue}", text=text, since=since, until=until
+        kind=AlertKind.QUEUE_DELAY, scope=scope_of(queue), text=text, since=since, until=until
     )
+
+
+def scope_of(queue: str) -> str:
+    """Return the scope of the incident of a queue."""
+    return f"queue {queue}"

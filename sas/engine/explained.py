@@ -1,0 +1,41 @@
+"""Explains an unexpected error to people: its class, its text, and the line that raised it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
+from sas.codec.results import whole_text
+from sas.domain.order import AttemptError
+from sas.ports import HeldError
+
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def explained(error: Exception) -> str:
+    """Return ``KeyError: 'amount' (orders/agents.py:42 in do)``; of a HeldError its reason."""
+    reason, length_max = whole_text(str(error)), AttemptError.MESSAGE_LENGTH_MAX
+    if isinstance(error, HeldError):
+        return reason[:length_max]
+    text = ": ".join(filter(None, (type(error).__name__, reason)))
+    places = list(_places(error.__traceback__))
+    own_places = [place for place, is_own in places if is_own]
+    line = (own_places or [place for place, _ in places] or ["line not known"])[-1]
+    return f"{text[: length_max - len(line) - 3]} ({line})"
+
+
+def _places(trace: TracebackType | None) -> Iterator[tuple[str, bool]]:
+    """Yield each line of a traceback, and whether it is the adopter's own code.
+
+    The path begins at the root of the imports, because the root differs between machines.
+    """
+    for frame, number in walk_tb(trace):
+        path, module = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__"))
+        names = module.count(".") + 1 + (path.stem == "__init__")
+        package = module.partition(".")[0]
+        is_library = package == "sas" or package in sys.stdlib_module_names
+        place = f"{'/'.join(path.parts[-names:])}:{number} in {frame.f_code.co_name}"
+        yield place, not (is_library or _INSTALLED & set(path.parts))

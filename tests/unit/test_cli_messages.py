@@ -1,0 +1,241 @@
+"""``sas messages``: what it prints, what it asks, and what it says when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from sas.cli import messages
+from sas.operate.errors import UNAVAILABLE
+from sas.ports import BusUnavailableError, MessageMove, UndeliverableError
+from tests.unit.actors_kit import order
+from tests.unit.cli_kit import Night, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+from tests.unit.test_operate_messages import DECLINED, ORDER, REJECTED, alert, dead, reject
+
+DEAD = "responses-web-shop/$DeadLetterQueue"
+SHOP_DEAD = ("--in", "responses-web-shop/dlq")
+
+
+def test_the_overview_counts_messages_by_queue_and_alerts_by_cause(night: Night) -> None:
+    reject(night)
+    dead(night, "scheduler", b"{}", "dead")
+    night.fail("A", DECLINED)
+    night.fail("B", DECLINED)
+    night.forbidden = {"orders"}
+    result = night.sas("messages")
+    cells = {line.split()[0]: line.split()[1:4] for line in result.lines}
+    assert cells["operator-alerts"] == ["2", "0", "0"]
+    assert cells[REJECTED] == ["1", "0", "0"]
+    assert cells["scheduler"] == ["0", "0", "1"]
+    assert "    queue orders: to read it you need the role" in result.out
+    assert "other queues are empty" in result.out
+    assert result.lines[-1] == "2 alerts of 1 cause"
+    assert result.code == 1
+    records = night.sas("messages", "--json").json
+    assert records[-1]["OrderIds"] == ["B", "A"]
+    assert [record["Queue"] for record in records if record.get("Problem")] == ["orders"]
+
+
+def test_alerts_are_listed_by_cause_and_the_others_are_counted(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.fail("B", DECLINED)
+    alert(night, "end", scope="payment", kind="cleared", cleared="breaker-open")
+    lines = night.sas("messages", "list", "alerts").lines
+    assert lines[0].split() == ["Last", "Alert", "Count", "About"]
+    assert lines[1].split()[2:] == ["step-failed", "2", "B,", "A"]
+    assert lines[2].startswith("    step pay failed: the card was declined")
+    assert lines[3:] == [
+        "    agent payment, 1 attempt",
+        "    first 2026-01-01 00:00:00Z; `sas show B`, then `sas messages remove B/4/1`",
+        "2 alerts of 1 cause",
+        "1 more alert needs nothing any more: `sas messages remove --repaired`",
+    ]
+    records = night.sas("messages", "list", "alerts", "--json", "--limit", "2").json
+    assert [(record["Kind"], record["Over"]) for record in records] == [
+        ("cleared", "the incident is over"),
+        ("step-failed", ""),
+    ]
+    night.later(7200)
+    assert night.sas("messages", "list", "alerts", "--since", "1h").lines == ["no alert"]
+
+
+def test_messages_are_followed_the_oldest_first_each_once(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.fail("A", DECLINED)
+    rounds = 0
+    sleep = asyncio.sleep
+
+    async def meanwhile(seconds: float) -> None:
+        nonlocal rounds
+        if seconds != messages.FOLLOW_S:
+            await sleep(seconds)
+            return
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+        body = order(f"B-{rounds}", workflow="nosuch")
+        await night.system.submit(body, f"m-{rounds}")
+
+    monkeypatch.setattr(asyncio, "sleep", meanwhile)
+    result = night.sas("messages", "list", "alerts", "--follow")
+    assert result.code == 130
+    assert [line.split()[2:4] for line in result.lines] == [
+        ["step-failed", "A"],
+        ["rejected", "B-1"],
+        ["rejected", "B-2"],
+    ]
+
+
+def test_rejected_messages_and_dead_letters_are_listed_and_shown(night: Night) -> None:
+    reject(night)
+    dead(night, "orders", order("fresh"), "fresh")
+    lines = night.sas("messages", "list").lines
+    assert lines[-1] == "1 rejected order, 1 dead letter"
+    assert "    safe to send again: there is no such order: it would be submitted now" in lines
+    shown = night.sas("messages", "show", "A-1").out
+    assert "unknown-workflow: nobody knows it" in shown
+    assert "`sas messages resend rejected/0/1`" in shown
+    assert "reply_queue" not in shown
+    assert ORDER.decode() in night.sas("messages", "show", "A-1", "--content").out
+    night.sas("messages", "show", "gone").refused(1, "there is no gone among the first 1,000")
+
+
+def test_a_message_is_sent_again_and_a_dry_run_sends_nothing(night: Night) -> None:
+    night.runs = False
+    reject(night)
+    dead(night, "scheduler", b"\x00poison", "poison")
+    dry_run = night.sas("messages", "resend", "--all", "--dry-run")
+    assert dry_run.lines[1].split() == ["A-1", "rejected/0/1", REJECTED, "orders"]
+    assert dry_run.lines[-1] == "1 message would be sent again"
+    assert "poison stays: not known: its body names no order" in dry_run.err
+    assert (dry_run.code, night.sent_messages) == (1, [])
+    result = night.sas("messages", "resend", "A-1")
+    assert (result.code, result.lines[-1]) == (0, "sent 1 of 1, removed 1 of 1")
+    assert [message.queue for message in night.sent_messages] == ["orders"]
+    assert night.lying[REJECTED] == []
+    forced = night.sas("messages", "resend", "poison", "--force", "--json").json
+    assert (forced[0]["To"], forced[1]) == ("scheduler", {"Planned": 1, "Resent": 1, "Removed": 1})
+
+
+def test_a_removal_asks_and_many_messages_are_not_sent_without_a_yes(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    reject(night)
+    assert "remove 1 message for good: there is no terminal" in (
+        night.sas("messages", "remove", "A-1").err
+    )
+    for number in range(11):
+        night.put(DEAD, b"{}", message_id=f"m-{number}")
+        alert(night, f"late-{number}", f"it is {number} late", kind="overdue")
+    resend = ("messages", "resend", "--all", *SHOP_DEAD)
+    assert "give --yes. Nothing was sent." in night.sas(*resend).err
+    assert (night.sent_messages, len(night.lying[REJECTED])) == ([], 1)
+    assert night.sas("messages", "remove", "A-1", "--yes").lines[-1] == "removed 1 of 1"
+    night.sas("messages", "remove", "A-1", "--yes").refused(1, "there is no A-1")
+    removal = night.sas("messages", "remove", "late-10", "--yes")
+    assert removal.lines[-1] == "removed 11 of 11"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["resend"], "give one ID or more, or --all"),
+        (["resend", "x", "--all"], "give one ID or more, or --all"),
+        (["resend", "--all", "--force"], "--force needs the IDs"),
+        (["remove"], "give one ID or more, or --repaired"),
+        (["remove", "--repaired", "--in", "rejected"], "--repaired removes alerts only"),
+        (["list", "--since", "yesterday"], "is not a time"),
+    ],
+)
+def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], sentence: str) -> None:
+    night.sas("messages", *arguments).refused(2, sentence)
+
+
+@pytest.mark.parametrize("verb", ["alerts", "rejected", "dlq", "queues"])
+def test_an_old_name_names_the_new_one(night: Night, verb: str) -> None:
+    night.sas(verb).refused(2, f"there is no {verb} any more: use `sas messages list ")
+
+
+def test_without_a_right_or_a_namespace_it_is_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.forbidden = {"*"}
+    for verb in (["list"], ["list", "rejected"], ["resend", "--all"], []):
+        night.sas("messages", *verb).refused(3, "you need the role Azure Service Bus Data Receiver")
+    night.forbidden = set()
+    night.fail("A", DECLINED)
+    store_away(monkeypatch)
+    result = night.sas("messages", "list", "alerts")
+    assert (result.code, result.lines[-1]) == (0, "1 alert")
+    assert "the state of the orders is not known: " in result.err
+    night.runs = False
+    reject(night)
+    dead(night, "orders", order("fresh"), "fresh")
+    result = night.sas("messages", "resend", "--all")
+    assert (result.code, result.lines[-1]) == (1, "sent 1 of 1, removed 1 of 1")
+    assert "fresh stays: not known: the state of its order cannot be read" in result.err
+    monkeypatch.delenv("SAS_TABLES")
+    assert night.sas("messages", "list", "alerts").err == ""
+    monkeypatch.delenv("ServiceBus")
+    night.sas("messages").refused(2, "or set ServiceBus to a Service Bus connection string")
+
+
+NO_SENDING = "queue orders: to send you need the role Azure Service Bus Data Sender on it."
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "code", "sentence"),
+    [
+        (0, BusUnavailableError("the bus is away."), UNAVAILABLE, "at least 0 of 2 were sent"),
+        (1, BusUnavailableError("the bus is away."), UNAVAILABLE, "at least 1 of 2 were sent"),
+        (0, UndeliverableError, UNAVAILABLE, NO_SENDING),
+        (0, None, 1, "the others were gone, or another reader has them: look again"),
+    ],
+)
+def test_what_was_not_moved_stays_and_the_command_says_so(
+    night: Night,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    after: int,
+    error: BusUnavailableError | type[UndeliverableError] | None,
+    code: int,
+    sentence: str,
+) -> None:
+    for number in range(2):
+        night.put(DEAD, b"{}", message_id=f"m-{number}")
+
+    async def fails(path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
+        for _ in moves[:after]:
+            yield True
+        if isinstance(error, BusUnavailableError):
+            raise error
+        if error is not None:
+            assert moves[0].message is not None
+            raise error(NO_SENDING, moves[0].message)
+
+    monkeypatch.setattr(night, "move", fails)
+    result = night.sas("messages", "resend", "--all", *SHOP_DEAD)
+    assert result.code == code
+    assert sentence in result.err
+    assert ("were sent" in result.err) is isinstance(error, BusUnavailableError)
+    assert len(night.lying[DEAD]) == 2
+
+
+def test_messages_that_could_not_be_removed_are_reported(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject(night)
+
+    async def sends(path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
+        for _ in moves:
+            yield False
+
+    monkeypatch.setattr(night, "move", sends)
+    result = night.sas("messages", "resend", "A-1")
+    assert (result.code, result.lines[-1]) == (1, "sent 1 of 1, removed 0 of 1")
+    assert "some messages were sent and not removed: the next resend sends them again" in result.err

@@ -1,0 +1,210 @@
+"""``sas submit``: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sas.cli import submission
+from sas.cli.main import main
+from sas.cli.submission import SubmitRun, line_of
+from sas.cli.system import System
+from sas.client import FollowError, NewOrder, OrdersClient
+from sas.codec.external import Error, Notification, decode_notification
+from sas.operate.errors import ServiceUnavailableError, UsageError
+from sas.operate.submissions import InputError, InputItem
+from tests.unit.test_cli_application import SAGAS
+from tests.unit.test_cli_application import project as project  # noqa: PLC0414  a fixture
+from tests.unit.test_operate_submissions import notification
+
+# -- What it prints ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("notice", "data", "line"),
+    [
+        ("received", {}, "A-1                  received"),
+        ("step-completed", {"step": "ship"}, "A-1                  step-completed ship"),
+        (
+            "failed",
+            {"step": "ship", "error": Error("lost", "the parcel is lost"), "awaits": "undo"},
+            "A-1                  failed         ship lost: the parcel is lost (being undone)",
+        ),
+        (
+            "failed",
+            {"step": "ship", "awaits": "operator"},
+            "A-1                  failed         ship (waiting for an operator)",
+        ),
+        (
+            "received",
+            {"duplicate": True, "state": "Processed"},
+            "A-1                  received       again: it is Processed",
+        ),
+    ],
+)
+def test_a_notification_is_one_line_for_people(
+    notice: str, data: dict[str, Any], line: str
+) -> None:
+    assert line_of(notification("A-1", notice, **data), as_json=False) == line
+
+
+def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
+    line = line_of(
+        notification("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")),
+        as_json=False,
+    )
+    assert line.isprintable()
+    assert "A\\n1" in line
+    assert "\\x1b[2J" in line
+
+
+def test_a_rejection_without_an_order_id_is_shown_as_such() -> None:
+    assert line_of(notification("", "rejected"), as_json=False).startswith("(no order id)")
+
+
+def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
+    event = notification("A-1", "completed", correlation_id="c")
+    text = line_of(event, as_json=True)
+    assert "\n" not in text
+    assert decode_notification(text.encode()) == event
+    assert json.loads(text)["type"] == "sas.order.completed.v1"
+
+
+class LosesTheBus(OrdersClient):
+    """A client that sends, and whose response queue cannot be read any longer after that."""
+
+    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
+        on_sent(len(list(orders)))
+
+    async def follow(
+        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
+        yield notification("A-1", "received")
+        until()
+        raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
+
+
+async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice_is_about(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submission, "OrdersClient", LosesTheBus)
+    monkeypatch.setenv(
+        "ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=x"
+    )
+    orders = iter([InputItem(1, NewOrder(order_id="A-1", order={}))])
+    run = SubmitRun(
+        items=orders,
+        reply_queue="responses-me",
+        follow=True,
+        as_json=False,
+        urgent=False,
+        quiet_s=300.0,
+    )
+    with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
+        await run.work(System())
+    streams = capsys.readouterr()
+    assert "unfinished 1" in streams.out
+    assert streams.err == ""
+
+
+# -- The workflow of a bare order ------------------------------------------------------------
+
+BARE = '{"order_id": "A-1"}'
+FULL = '{"order_id": "A-2", "workflow": "order", "order": {}}'
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The workflows of the orders that ``sas submit`` would send."""
+    workflows: list[str] = []
+
+    async def work(run: SubmitRun, _system: System) -> int:
+        try:
+            workflows.extend(item.order.workflow for item in run.items)
+        except InputError as error:
+            raise UsageError(str(error)) from None
+        return 0
+
+    monkeypatch.setattr(SubmitRun, "work", work)
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("SAS_REPLY_QUEUE", "responses-web")
+    return workflows
+
+
+def submit(project: Path, lines: str, *arguments: str) -> int:
+    file = project.parent / "orders.jsonl"
+    file.write_text(lines)
+    return main(["submit", str(file), *arguments])
+
+
+def test_a_bare_order_is_of_the_only_workflow(project: Path, submitted: list[str]) -> None:
+    project.write_text(SAGAS + 'newer = Saga("trip", dict, version=2)\nnewer.step()(book)\n')
+    assert submit(project, f"{BARE}\n{FULL}") == 0
+    assert submitted == ["trip", "order"]
+
+
+def test_of_several_workflows_none_is_guessed(
+    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(project, BARE, "--app", "tests.business:workflows") == 2
+    error = capsys.readouterr().err
+    assert "line 1: the order names no workflow: give --workflow NAME. There are " in error
+    assert "order, order-" in error
+    assert submit(project, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
+    assert submitted == ["order"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"), [(FULL, []), (BARE, ["--workflow", "order"])], ids=["item", "argument"]
+)
+def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
+    project: Path, submitted: list[str], lines: str, arguments: list[str]
+) -> None:
+    project.write_text("raise RuntimeError")
+    assert submit(project, lines, *arguments) == 0
+    assert submitted == ["order"]
+    assert project.stem not in sys.modules
+
+
+def test_without_an_application_the_workflow_must_be_named(
+    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project.parent / "pyproject.toml").write_text("")
+    assert submit(project, BARE) == 2
+    assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err
+
+
+def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) -> None:
+    assert main(["submit", "--id", "A-1", "--content", '{"amount": 3}']) == 0
+    assert submitted == ["trip"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "give FILE, or - for stdin, or one order by --id ID --content JSON"),
+        (["x.json", "--id", "A", "--content", "{}"], "give FILE, or -"),
+        (["--id", "A"], "give FILE, or -"),
+        (["--id", "A", "--content", "[1]"], "the content of order A is not a JSON object"),
+        (["--id", "A", "--content", "{"], "the content of order A: the body is not JSON"),
+        (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
+        (["-", "--reply-queue", "agent-x"], "agent-x"),
+    ],
+)
+def test_a_wrong_use_of_submit_is_one_sentence(
+    project: Path,
+    submitted: list[str],
+    words: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["submit", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sas: ")
+    assert sentence in error
+    assert submitted == []

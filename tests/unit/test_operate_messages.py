@@ -1,0 +1,577 @@
+"""Messages in queues as an operator reads them: rows, causes, fates, and the plans to move them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.codec import internal
+from sas.codec.external import (
+    CLOUDEVENTS_TYPE,
+    AlertMessage,
+    Rejection,
+    encode,
+    rejected_parts,
+)
+from sas.codec.internal import CommandMessage, WakeMessage
+from sas.domain.ids import key_time
+from sas.engine.delivery import AGAIN, FIRST_ID
+from sas.engine.receiver import FAILED, FIRST_AT, SOURCE, TIMES
+from sas.features.callbacks.codec import Claims
+from sas.operate import letters, messages
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError
+from sas.operate.messages import MessageList, MessageRow, QueueCount
+from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
+from sas.ports import Message, RefusedError, StoreUnavailableError
+from sas.testing.clock import START
+from sas.testing.world import CrashError
+from tests.unit.actors_kit import KEYS, QUEUES, SHOP, called_back, command, done, order
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+ALERTS, REJECTED, DEAD = QUEUES.alerts, QUEUES.rejected, "/$DeadLetterQueue"
+RESPONSES = "responses-web-shop"
+AGENTS = ("care", "payment", "stock", "shipping")
+GIVEN_UP = {
+    "DeadLetterReason": "MaxDeliveryCountExceeded",
+    "DeadLetterErrorDescription": "Message could not be consumed after 10 delivery attempts.",
+}
+ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop","order":{}}'
+
+
+def paths(*places: str) -> list[str]:
+    return [path for place in places for path in messages.paths_of(place, QUEUES, AGENTS, ())]
+
+
+def listed(night: Night, *places: str, **options: Any) -> MessageList:
+    async def look() -> MessageList:
+        store = options.pop("store", night.system.store)
+        return await messages.list_messages(night, store, QUEUES, paths=paths(*places), **options)
+
+    return asyncio.run(look())
+
+
+def rows(night: Night, *places: str) -> dict[str, MessageRow]:
+    return {row.message_id: row for row in listed(night, *places).rows}
+
+
+def resend(night: Night, *names: str, **options: Any) -> MovePlan:
+    """Plan a resend of all messages, or of those that are named."""
+
+    async def plan() -> MovePlan:
+        contents = await letters.read(night, [*night.lying, *paths("dead-letters")])
+        chosen = names or None
+        return await plan_resend(
+            night.system.store, contents.letters, QUEUES, names=chosen, **options
+        )
+
+    return asyncio.run(plan())
+
+
+def removal(night: Night, *names: str) -> MovePlan:
+    async def plan() -> MovePlan:
+        contents = await letters.read(night, [ALERTS, *night.lying])
+        return await plan_removal(night.system.store, contents.letters, QUEUES, names or None)
+
+    return asyncio.run(plan())
+
+
+def new_messages(plan: MovePlan) -> list[Message]:
+    return [move.move.message for move in plan.moves if move.move.message]
+
+
+def stays(plan: MovePlan) -> dict[str, str]:
+    return {row.message_id: row.stays for row in plan.staying}
+
+
+def removed(plan: MovePlan) -> list[str]:
+    assert all(move.move.message is None for move in plan.moves)
+    return [move.peeked.message_id for move in plan.moves]
+
+
+def dead(night: Night, queue: str, body: bytes, message_id: str, **members: Any) -> None:
+    night.put(queue + DEAD, body, message_id=message_id, **({"properties": GIVEN_UP} | members))
+
+
+def reject(
+    night: Night, body: bytes = ORDER, source: str = "orders", reason: str = "unknown-workflow"
+) -> None:
+    """Put a rejected message of A-1 where a plan can take it."""
+    rejection = Rejection(
+        body=body,
+        reason=reason,
+        description="nobody knows it",
+        source_queue=source,
+        message_id="m-1",
+        order_id="A-1",
+        correlation_id="c-1",
+    )
+    name = f"rejected/{len(night.lying.get(REJECTED, ()))}"
+    for part in rejected_parts(rejection, at=START, id_base=name):
+        night.put(REJECTED, encode(part), message_id=part.id)
+
+
+def alert(night: Night, name: str, text: str = "it failed", **members: Any) -> None:
+    at = night.system.clock.now()
+    body = {"kind": "waiting", "at": key_time(at), "text": text, "id": name} | members
+    night.put(ALERTS, encode(AlertMessage(**body)), message_id=name)
+
+
+# -- Alerts speak once ------------------------------------------------------------------------
+
+
+def test_alerts_of_one_cause_are_one_alert_with_a_count(night: Night) -> None:
+    for order_id in "ABC":
+        night.fail(order_id, DECLINED)
+    night.fail("D", RefusedError("fraud", "it looks like fraud"))
+    answer = listed(night, "alerts")
+    fraud, declined = answer.groups
+    assert (declined.kind, declined.step, declined.worked) == (
+        "step-failed",
+        "pay",
+        "agent payment, 1 attempt",
+    )
+    assert (declined.count, declined.orders, declined.order_ids) == (3, 3, ("C", "B", "A"))
+    assert (declined.command, declined.message_id) == ("sas show C", answer.rows[1].message_id)
+    assert declined.last - declined.first == timedelta(seconds=2)
+    assert (fraud.count, fraud.order_ids, answer.over) == (1, ("D",), 0)
+
+
+def test_alerts_whose_texts_differ_only_in_orders_and_numbers_have_one_cause(night: Night) -> None:
+    for number in range(3):
+        text = f"order A-{number} is {number} minutes late"
+        alert(night, f"late-{number}", text, kind="overdue", order_id=f"A-{number}")
+    alert(night, "other", "no scheduler took it", kind="overdue", order_id="A-9")
+    assert sorted(group.count for group in listed(night, "alerts").groups) == [1, 3]
+
+
+def test_an_alert_whose_order_is_repaired_says_so_and_goes(night: Night) -> None:
+    for order_id in "ABCD":
+        night.fail(order_id, DECLINED)
+    night.later(1)
+    for order_id, verb in (("A", "resubmit"), ("B", "undo")):
+        assert night.sas(verb, order_id, "--reason", "repaired", "--yes").code == 0
+    night.runs = False
+    night.play(night.system.hand(command("resubmit", night.system.order("D").seq, "now", "D")))
+    answer = listed(night, "alerts")
+    assert {row.order_id: row.over for row in answer.rows} == {
+        "A": "repaired: now Processed",
+        "B": "repaired: now Compensated",
+        "C": "",
+        "D": "now Processing",
+    }
+    (group,) = answer.groups
+    assert (group.order_ids, group.count, group.repaired, answer.over) == (("C",), 1, 3, 3)
+    assert sorted(removed(removal(night))) == ["A/4/1", "B/4/1", "D/4/1"]
+
+
+def test_an_alert_of_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) -> None:
+    night.play(night.system.submit(order("new", workflow="nosuch"), "m-1"))
+    night.submit("taken")
+    night.play(night.system.submit(order("taken", workflow="care"), "m-2"))
+    night.later(1)
+    night.submit("new")
+    assert {row.order_id: row.over for row in listed(night, "alerts").rows} == {
+        "taken": "",
+        "new": "repaired: now Processed",
+    }
+
+
+def test_the_alerts_of_an_incident_are_over_when_it_is_cleared(night: Night) -> None:
+    alert(night, "first", scope="payment", kind="breaker-open")
+    night.later(900)
+    alert(night, "again", scope="payment", kind="breaker-open")
+    alert(night, "other", scope="stock", kind="breaker-open")
+    night.later(60)
+    alert(night, "end", scope="payment", kind="cleared", cleared="breaker-open")
+    answer = listed(night, "alerts")
+    assert ([group.scope for group in answer.groups], answer.over) == (["stock"], 3)
+    night.later(60)
+    alert(night, "new", scope="payment", kind="breaker-open")
+    first = listed(night, "alerts").groups[0]
+    assert (first.scope, first.count, first.message_id) == ("payment", 1, "new")
+
+
+def test_alerts_are_shown_where_the_table_cannot_be_read(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.fail("A", DECLINED)
+
+    async def away(order_id: str) -> None:
+        raise StoreUnavailableError("no right.")
+
+    assert listed(night, "alerts", store=None).problems == ()
+    monkeypatch.setattr(night.system.store, "load", away)
+    answer = listed(night, "alerts")
+    assert answer.problems == ("the state of the orders is not known: no right.",)
+    assert [(row.order_id, row.state) for row in answer.rows] == [("A", None)]
+
+
+# -- What lies where --------------------------------------------------------------------------
+
+
+def test_the_counts_have_waiting_scheduled_and_dead_messages_and_the_oldest(night: Night) -> None:
+    for _ in range(2):
+        night.put("scheduler", b"{}")
+    past = {FIRST_AT: "2025-11-20T01:00:00.000000Z"}
+    night.put("scheduler", b"{}", is_scheduled=True, properties=past)
+    night.put("scheduler" + DEAD, b"{}")
+    night.forbidden = {"orders"}
+    counts = asyncio.run(messages.count_queues(night, ["scheduler", "orders", "callbacks"]))
+    scheduler, orders, callbacks = counts
+    assert (scheduler.waiting, scheduler.scheduled, scheduler.dead_lettered) == (2, 1, 1)
+    assert scheduler.oldest is not None
+    assert key_time(scheduler.oldest) == past[FIRST_AT]
+    assert "you need the role" in orders.problem
+    assert callbacks == QueueCount(queue="callbacks")
+
+
+def test_a_queue_that_may_not_be_read_is_one_line_and_the_others_are_shown(night: Night) -> None:
+    dead(night, "orders", order("fresh"), "fresh")
+    night.forbidden = {"scheduler" + DEAD}
+    answer = listed(night, "dead-letters")
+    assert [row.message_id for row in answer.rows] == ["fresh"]
+    (problem,) = answer.problems
+    assert "queue scheduler/$DeadLetterQueue: to read it you need" in problem
+    night.forbidden = {"*"}
+    with pytest.raises(ServiceUnavailableError, match="no queue could be read"):
+        listed(night, "dead-letters")
+
+
+def test_any_queue_and_its_subqueue_are_places(night: Night) -> None:
+    night.put("scheduler", b'{"order_id":"A"}', message_id="waits")
+    dead(night, RESPONSES, b"\xff\x1b[2J", "unread", properties={"DeadLetterReason": "TTLExpired"})
+    row = rows(night, "scheduler")["waits"]
+    assert (row.what, row.place, row.order_id, row.kind) == ("message", "scheduler", "A", "waiting")
+    row = rows(night, f"{RESPONSES}/dlq")["unread"]
+    assert (row.what, row.place, row.source) == ("dead letter", f"{RESPONSES}/dlq", RESPONSES)
+    assert listed(night, "scheduler", content=True).rows[0].body == '{"order_id":"A"}'
+
+
+KILLED = "its function ended each time without an answer or an error: its process was killed"
+
+
+@pytest.mark.parametrize(
+    ("reason", "description", "kind", "cause"),
+    [
+        (FAILED, "KeyError: 'x'", "failed", "its function failed each time, in the end with KeyEr"),
+        (*GIVEN_UP.values(), "given-up", KILLED),
+        ("TTLExpiredException", "x", "expired", "nobody received it before it expired"),
+        ("unread", "by hand", "unread", "its queue gave it up (unread: by hand)"),
+        ("", "", "given-up", "its queue gave it up"),
+    ],
+)
+def test_a_cause_is_named_and_no_symptom(
+    night: Night, reason: str, description: str, kind: str, cause: str
+) -> None:
+    properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    dead(night, "scheduler", b"x", "dead", properties=properties)
+    row = rows(night, "dead-letters")["dead"]
+    assert row.kind == kind
+    assert row.cause.startswith(cause)
+
+
+def test_an_older_alert_that_names_a_symptom_is_shown_with_the_cause(night: Night) -> None:
+    alert(night, "old", "It was put aside: the queue gave it up (MaxDeliveryCountExceeded: 10)")
+    assert rows(night, "alerts")["old"].cause.startswith(f"It was put aside: {KILLED}")
+
+
+@pytest.mark.parametrize(
+    ("queue", "what", "todo"),
+    [
+        ("orders", "rejected order", "correct it and submit it again"),
+        ("orders-shop", "rejected order", "correct it and submit it again"),
+        ("agent-payment-urgent", "rejected message", "undo or resubmit the order"),
+        ("agent-replies", "rejected message", "undo or resubmit the order"),
+        ("scheduler", "rejected message", "undo or resubmit the order"),
+        ("responses-shop", "rejected message", "its order goes on: let responses-shop be read"),
+    ],
+)
+def test_what_to_do_about_a_rejected_message_follows_from_its_queue(
+    night: Night, queue: str, what: str, todo: str
+) -> None:
+    reject(night, source=queue)
+    (row,) = listed(night, "rejected").rows
+    assert (row.what, row.order_id, row.kind, row.source) == (
+        what,
+        "A-1",
+        "unknown-workflow",
+        queue,
+    )
+    assert row.todo.startswith(todo)
+    assert row.command == "sas messages resend rejected/0/1"
+
+
+# -- The fate of a dead letter ----------------------------------------------------------------
+
+
+def lake(night: Night) -> None:
+    """Make dead letters of every fate."""
+    system = night.system
+    night.submit("done")
+    night.play(system.submit(order("open"), "m-open"))
+    night.play(system.step("scheduler"))
+    request = system.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+    dead(night, "agent-stock", request.body, "open-request")
+    dead(night, "agent-replies", done("done", 0, id="another").body, "old-reply")
+    dead(night, "agent-replies", done("done", 0).body, "recorded-reply")
+    dead(night, "agent-replies", done("open", 0).body, "new-reply")
+    dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
+    wake = internal.encode(WakeMessage(id="w-9", order_id="open", seq=1))
+    dead(night, "scheduler", wake, "wake")
+    dead(night, "scheduler", b"\x00poison", "poison")
+    dead(night, "orders", order("done"), "repeat")
+    dead(night, "orders", order("fresh"), "fresh")
+    dead(night, ALERTS, b'{"order_id": "done"}', "alert")
+
+
+SAFE, DONE, GONE, UNKNOWN = "safe to send again", "already done", "order gone", "not known"
+
+
+def fates(night: Night) -> dict[str, str | None]:
+    return {name: row.fate for name, row in rows(night, "dead-letters").items()}
+
+
+def test_every_dead_letter_is_joined_with_its_order_and_says_what_to_do(night: Night) -> None:
+    lake(night)
+    assert fates(night) == {
+        "open-request": SAFE,
+        "old-reply": DONE,
+        "recorded-reply": SAFE,
+        "new-reply": SAFE,
+        "gone-reply": GONE,
+        "wake": SAFE,
+        "poison": UNKNOWN,
+        "repeat": DONE,
+        "fresh": SAFE,
+        "alert": SAFE,
+    }
+    letters_by_id = rows(night, "dead-letters")
+    request = letters_by_id["open-request"]
+    assert (request.effect, request.state) == ("reserve still waits for it (epoch 1)", "Processing")
+    assert request.command == "sas messages resend open-request"
+    assert letters_by_id["old-reply"].command == "sas messages remove old-reply"
+    assert letters_by_id["poison"].command == "sas messages show poison --content"
+    night.put("dead-letters", order("x"), message_id="m-x", source="orders")
+    assert rows(night, "dead-letters")["m-x"].todo.startswith("nothing: the function of this queue")
+
+
+def test_a_dead_callback_that_did_not_count_yet_is_safe(night: Night) -> None:
+    system = night.system
+    night.play(system.submit(order("open"), "m-open"))
+    claims = Claims(
+        order_id="open",
+        step=0,
+        direction="do",
+        generation=0,
+        expires=int(START.timestamp()) + 3600,
+        submission=system.order("open").details.submission,
+    )
+    dead(night, "callbacks", called_back(KEYS.issue(claims)).body, "callback")
+    assert fates(night) == {"callback": SAFE}
+
+
+def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
+    night.fail("A", DECLINED)
+    message = CommandMessage(id="w-1", order_id="A", verb="acknowledge", by="ann", seq=4)
+    body = internal.encode(message)
+    dead(night, "scheduler", body, "command")
+    assert fates(night) == {"command": SAFE}
+    night.play(night.system.hand(Message(QUEUES.scheduler, "w-1", body)))
+    row = rows(night, "dead-letters")["command"]
+    assert (row.fate, row.effect) == (
+        DONE,
+        "it led to acknowledged (seq 5); the order is Error",
+    )
+
+
+def test_another_submission_of_an_order_that_goes_on_is_done(night: Night) -> None:
+    night.submit("A")
+    dead(night, "orders", order("A", workflow="care", order={"amount": 12.50}), "m-other")
+    assert fates(night) == {"m-other": DONE}
+
+
+@pytest.mark.parametrize("queue", ["orders", "agent-replies"])
+def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
+    night: Night, queue: str
+) -> None:
+    """Its function died between its commit and its sends, in the last delivery."""
+    system, message = night.system, Message("orders", "m-A", order("A"))
+    if queue == "agent-replies":
+        night.play(system.hand(message))
+        night.play(system.step("scheduler"))
+        message = done("A", 0)
+    before = {message.message_id for message in system.bus.messages(SHOP)}
+
+    def dies(_message: Message) -> None:
+        raise CrashError
+
+    system.bus.plan = dies
+    with pytest.raises(CrashError):
+        night.play(system.hand(message))
+    system.bus.plan = lambda _message: None
+    dead(night, queue, message.body, message.message_id)
+    assert fates(night) == {message.message_id: SAFE}
+    (copy,) = new_messages(resend(night))
+    night.play(system.hand(replace(copy, message_id=copy.properties[FIRST_ID])))
+    after = {message.message_id for message in system.bus.messages(SHOP)}
+    assert len(after - before) == 1, "the application gets its notification"
+
+
+# -- Sent again -------------------------------------------------------------------------------
+
+
+def test_of_dead_letters_only_those_that_are_safe_are_sent_again(night: Night) -> None:
+    lake(night)
+    plan = resend(night)
+    assert sorted(message.queue for message in new_messages(plan)) == [
+        "agent-replies",
+        "agent-replies",
+        "agent-stock",
+        ALERTS,
+        "orders",
+        "scheduler",
+    ]
+    assert stays(plan) == {
+        "old-reply": "already done: reserve is Processed at epoch 1: epoch 1 is over",
+        "gone-reply": "order gone: there is no such order (it may have been purged)",
+        "poison": "not known: its body names no order",
+        "repeat": "already done: the order was submitted and is Processed",
+    }
+
+
+def test_a_dead_letter_that_is_not_safe_is_sent_if_it_is_named_and_forced(night: Night) -> None:
+    lake(night)
+    night.put("dead-letters", order("old"), message_id="waits")
+    plan = resend(night, "poison", "waits", force=True)
+    assert [message.body for message in new_messages(plan)] == [b"\x00poison"]
+    assert stays(plan) == {"waits": "the function of dead-letters takes it"}
+
+
+def test_what_waits_for_its_reader_is_not_touched(night: Night) -> None:
+    night.put("scheduler", b"{}", message_id="waits")
+    alert(night, "alert")
+    plan = resend(night, "waits", "alert")
+    assert plan.moves == []
+    assert stays(plan) == {
+        "waits": "it waits for the reader of scheduler",
+        "alert": "it is an alert, which is for you",
+    }
+    assert stays(removal(night, "waits")) == {"waits": "it waits for the reader of scheduler"}
+
+
+def test_a_rejected_message_goes_back_to_where_it_was_refused_with_its_body(night: Night) -> None:
+    reject(night)
+    reject(night, b"{}", RESPONSES, "undeliverable")
+    plan = resend(night, "A-1")
+    first, event = new_messages(plan)
+    assert (first.queue, first.body, first.content_type) == ("orders", ORDER, "application/json")
+    assert first.correlation_id == "c-1"
+    assert (event.queue, event.body, event.content_type) == (RESPONSES, b"{}", CLOUDEVENTS_TYPE)
+    assert first.message_id != event.message_id
+    assert plan.rows(QUEUES)[0] == MoveRow(
+        message_id="rejected/0/1", order_id="A-1", place=REJECTED, to="orders"
+    )
+
+
+@pytest.mark.parametrize("body", [b"x" * 250_000, b"\xff" * 100_000])
+def test_the_parts_of_a_message_go_back_as_one(night: Night, body: bytes) -> None:
+    reject(night, body)
+    night.lying[REJECTED].reverse()
+    (row,) = listed(night, "rejected").rows
+    assert row.parts == len(night.lying[REJECTED]) > 1
+    plan = resend(night, night.lying[REJECTED][0].message_id)
+    assert [message.body for message in new_messages(plan)] == [body]
+    assert len(plan.moves[0].move.sequences) == row.parts
+
+
+def test_a_message_whose_parts_are_not_all_there_stays(night: Night) -> None:
+    reject(night, b"x" * 250_000)
+    night.lying[REJECTED].pop()
+    night.put(REJECTED, b"no rejected message", message_id="other")
+    reasons = stays(resend(night))
+    assert "parts are here" in reasons["rejected/0/1"]
+    assert reasons["other"] == "it is not a rejected message: send it by hand"
+
+
+def test_an_order_that_was_given_up_is_a_new_submission_the_same_at_each_try(night: Night) -> None:
+    """Its old submission is fenced: it would be ignored."""
+    reject(night, ORDER.replace(b"{}", b'{"b":1.50,"a":2}'), reason="dead-lettered")
+    plan = resend(night)
+    (message,) = new_messages(plan)
+    assert new_messages(resend(night)) == [message]
+    assert plan.rows(QUEUES)[0].resubmits
+    assert json.loads(message.body)["submission_id"] == message.message_id
+    assert b'"order":{"b":1.50,"a":2}' in message.body
+
+
+@pytest.mark.parametrize("source", ["scheduler", "agent-replies", "unknown", "dead-letters"])
+def test_a_source_that_a_sender_may_have_forged_is_not_believed(night: Night, source: str) -> None:
+    reject(night, b'{"kind":"command"}', source)
+    (reason,) = stays(resend(night)).values()
+    assert reason == f"a sender can forge its source '{source}': check it, and give --to"
+    assert [message.queue for message in new_messages(resend(night, to="callbacks"))] == [
+        "callbacks"
+    ]
+
+
+def test_a_dead_letter_goes_back_with_its_first_id_and_without_its_age(night: Night) -> None:
+    past = {TIMES: "3", FIRST_AT: "x", "DeadLetterReason": "r", "traceparent": "00-1"}
+    dead(night, RESPONSES, b"{}", "m-1", properties=past, correlation_id="c")
+    (copy,) = new_messages(resend(night, "m-1", force=True))
+    assert (copy.queue, copy.body, copy.correlation_id) == (RESPONSES, b"{}", "c")
+    assert copy.message_id != "m-1"
+    assert copy.properties == {FIRST_ID: "m-1", AGAIN: "yes", TIMES: "3", "traceparent": "00-1"}
+
+
+def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(night: Night) -> None:
+    past = {TIMES: "3", "DeadLetterReason": "r"}
+    dead(night, "dead-letters", b"{}", "m-1", properties=past, source="orders")
+    dead(night, "dead-letters", b"{}", "m-2", properties={SOURCE: "callbacks"})
+    first, second = new_messages(resend(night, "m-1", "m-2", force=True))
+    properties = {FIRST_ID: "m-1", AGAIN: "yes", TIMES: "3", "DeadLetterReason": "r"}
+    assert first.properties == properties | {SOURCE: "orders"}
+    assert second.properties == {FIRST_ID: "m-2", AGAIN: "yes", SOURCE: "callbacks"}
+
+
+# -- Removed ----------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_is_removed_with_all_its_parts_and_no_other(night: Night) -> None:
+    reject(night, b"x" * 250_000)
+    reject(night)
+    plan = removal(night, "rejected/0/1")
+    (move,) = plan.moves
+    assert move.move.message is None
+    assert len(move.move.sequences) == len(night.lying[REJECTED]) - 1 > 1
+
+
+def test_the_id_of_an_alert_removes_the_alerts_of_its_cause_that_are_not_newer(
+    night: Night,
+) -> None:
+    for number in range(4):
+        alert(night, f"late-{number}", f"it is {number} minutes late", kind="overdue")
+        night.later(1)
+    alert(night, "other")
+    assert removed(removal(night, "late-2")) == ["late-0", "late-1", "late-2"]
+
+
+def test_an_id_that_fits_messages_of_several_places_removes_none(night: Night) -> None:
+    reject(night)
+    alert(night, "alert", order_id="A-1")
+    with pytest.raises(NotPossibleError, match="A-1 fits messages in operator-alerts and orders-r"):
+        removal(night, "A-1")
+
+
+def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
+    reject(night)
+    for plan in (resend, removal):
+        with pytest.raises(NotPossibleError, match="there is no gone among the first 1,000"):
+            plan(night, "A-1", "gone")

@@ -1,0 +1,468 @@
+"""Orders to submit: how they are read, and how those that have ended are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sas.client import NewOrder
+from sas.codec.external import Notification, NotificationData
+from sas.operate.submissions import (
+    AHEAD_MAX,
+    ITEM_BYTES_MAX,
+    REMEMBERED_MAX,
+    Defaults,
+    Feed,
+    InputError,
+    InputItem,
+    SubmissionTracker,
+    read_items,
+)
+
+# -- The input --------------------------------------------------------------------------------
+
+DEFAULTS = Defaults("responses-web-shop", lambda: "order")
+NORTHWIND = Path(__file__).parents[2] / "samples" / "northwind-orders.jsonl"
+
+
+def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[InputItem]:
+    source = io.BytesIO(text.encode() if isinstance(text, str) else text)
+    return list(read_items(source, defaults))
+
+
+def content(item: InputItem) -> Any:
+    assert isinstance(item.order.order, msgspec.Raw)
+    return json.loads(bytes(item.order.order))
+
+
+def fails(text: str | bytes) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    return caught.value
+
+
+BARE = [{"order_id": f"A-{n}", "lines": [{"n": n}], "city": "Münster"} for n in range(3)]
+FORMS = {
+    "lines": "\n".join(json.dumps(order) for order in BARE),
+    "lines with an end": "".join(json.dumps(order) + "\n" for order in BARE),
+    "Windows lines": "".join(json.dumps(order) + "\r\n" for order in BARE),
+    "blank lines": "\n\n" + "\n \n\n".join(json.dumps(order) for order in BARE) + "\n\n",
+    "lines, not escaped": "\n".join(json.dumps(order, ensure_ascii=False) for order in BARE),
+    "byte order mark": "\ufeff" + "\n".join(json.dumps(order) for order in BARE),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_file_gives_the_same_orders(form: str) -> None:
+    items = read(FORMS[form])
+    assert [item.order.order_id for item in items] == ["A-0", "A-1", "A-2"]
+    assert [content(item) for item in items] == [
+        {"lines": [{"n": n}], "city": "Münster"} for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_file_may_hold_one_object(indent: int | None) -> None:
+    [item] = read(json.dumps(BARE[0], indent=indent))
+    assert item.order.order_id == "A-0"
+    assert item.line == 1
+
+
+def test_an_item_knows_its_line() -> None:
+    assert [item.line for item in read(FORMS["blank lines"])] == [3, 6, 9]
+
+
+def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
+    [item] = read('{"price": 1.10, "order_id": "A-1", "more": {"order_id": 2, "x": 1e2}}')
+    assert item.order == NewOrder(
+        order_id="A-1",
+        order=msgspec.Raw(b'{"price":1.10,"more":{"order_id": 2, "x": 1e2}}'),
+        workflow="order",
+    )
+
+
+def test_a_full_order_message_keeps_all_its_members() -> None:
+    message = {
+        "order_id": "A-1",
+        "workflow": "order-with-care",
+        "reply_queue": "responses-web-shop",
+        "correlation_id": "basket-7",
+        "submission_id": "s-1",
+        "workflow_version": 2,
+        "order": {"n": 1},
+    }
+    [item] = read(json.dumps(message), DEFAULTS)
+    assert item.order == NewOrder(
+        order_id="A-1",
+        order=msgspec.Raw(b'{"n": 1}'),
+        workflow="order-with-care",
+        correlation_id="basket-7",
+        submission_id="s-1",
+        workflow_version=2,
+    )
+
+
+def test_what_an_item_leaves_open_comes_from_the_command() -> None:
+    defaults = Defaults("responses-mobile", lambda: "order-with-care")
+    bare, full = read(
+        '{"order_id": "A-1"}\n{"order_id": "A-2", "workflow": "order", "order": {}}', defaults
+    )
+    assert (bare.order.workflow, full.order.workflow) == ("order-with-care", "order")
+
+
+def test_an_order_message_for_another_reply_queue_is_refused_with_both_names() -> None:
+    other = {"order_id": "A", "workflow": "w", "order": {}, "reply_queue": "responses-other"}
+    error = fails(json.dumps(other))
+    assert "'responses-other'" in str(error)
+    assert "'responses-web-shop'" in str(error)
+
+
+GOOD = '{"order_id": "A-1"}'
+BAD = {
+    "nothing": ("", 1, "holds no orders"),
+    "only spaces": ("\n \n", 1, "holds no orders"),
+    "only a mark": ("\ufeff", 1, "holds no orders"),
+    "not JSON": ("order A-1 please", 1, "not JSON"),
+    "broken second line": (GOOD + '\n{"order_id": \n' + GOOD, 2, "not JSON"),
+    "broken first line": ('{"order_id": \n' + GOOD + "\n" + GOOD, 1, "one whole object a line"),
+    "two on a line": (GOOD + "\n" + GOOD + GOOD, 2, "not JSON"),
+    "two indented objects": ('{\n"order_id": "A"\n}\n{\n"order_id": "B"\n}', 1, "JSON Lines"),
+    "no id": (GOOD + '\n{"id": 1}', 2, "no order_id"),
+    "id a number": ('{"order_id": 7}', 1, "order_id is not a text: give it in quotes"),
+    "a number": (GOOD + "\n\n7", 3, "is not a JSON object"),
+    "a nested array": (GOOD + "\n[" + GOOD + "]", 2, "is not a JSON object"),
+    "NaN": ('{"order_id": "A", "n": NaN}', 1, "send a finite number"),
+    "a member twice": ('{"order_id": "A", "n": 1, "n": 2}', 1, "there twice"),
+    "unknown member": ('{"order_id": "A", "workflow": "w", "order": {}, "x": 1}', 1, "`x`"),
+    "no id in a message": ('{"workflow": "w", "order": {}}', 1, "`order_id`"),
+    "too deep": ("[" * 100_000, 1, "is not a JSON object"),
+    "too deep a line": (GOOD + '\n{"order_id": "A", "x": ' + "[" * 100_000, 2, "flatten"),
+    "an array": ("[" + GOOD + "]", 1, "each order on a line of its own"),
+    "not an order": ("true", 1, "is not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_with_its_line_and_what_to_do(name: str) -> None:
+    text, line, parts = BAD[name]
+    error = fails(text)
+    assert error.line == line
+    assert str(error).startswith(f"line {line}: ")
+    assert any(part in str(error) for part in parts.split("|")), str(error)
+
+
+def test_text_that_is_not_utf_8_is_reported_as_such() -> None:
+    assert "not UTF-8" in str(fails(b'{"city": "M\xfcnster", "order_id": "A"}'))
+
+
+@pytest.mark.parametrize("start", ["", GOOD + "\n"])
+def test_one_endless_item_is_given_up(start: str) -> None:
+    error = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
+    assert "longer than" in str(error) or "not JSON" in str(error)
+
+
+def test_what_comes_before_a_bad_line_is_yielded_first() -> None:
+    items = read_items(io.BytesIO(f"{GOOD}\n{GOOD}\nnothing".encode()), DEFAULTS)
+    assert next(items).line == 1
+    assert next(items).line == 2
+    with pytest.raises(InputError, match="line 3"):
+        next(items)
+
+
+def test_the_orders_of_the_sample_are_read_whole() -> None:
+    with NORTHWIND.open("rb") as source:
+        items = list(read_items(source, DEFAULTS))
+    assert len(items) == 830
+    for item, line in zip(items, NORTHWIND.read_text("utf-8").splitlines(), strict=True):
+        assert content(item) | {"order_id": item.order.order_id} == json.loads(line)
+
+
+class Endless(io.RawIOBase):
+    """A source that never ends, and counts what was read of it."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.read_bytes = 0
+        self._pieces = pieces
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while len(self._left) < len(buffer):
+            self._left += next(self._pieces)
+        buffer[:] = self._left[: len(buffer)]
+        self._left = self._left[len(buffer) :]
+        self.read_bytes += len(buffer)
+        return len(buffer)
+
+
+def endless(separator: bytes) -> Iterator[bytes]:
+    number = 0
+    while True:
+        number += 1
+        yield b'{"order_id": "A-%d", "x": "%s"}%s' % (number, b"y" * 200, separator)
+
+
+def test_a_file_without_end_is_read_as_it_is_used() -> None:
+    raw = Endless(endless(b"\n"))
+    items = read_items(io.BufferedReader(raw), DEFAULTS)
+    for number in range(1, 5001):
+        assert next(items).order.order_id == f"A-{number}"
+    assert raw.read_bytes < 5001 * 240 + 4 * ITEM_BYTES_MAX
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='[]{},:"\\ \n1ae', max_size=60).map(str.encode))
+def test_any_bytes_are_orders_or_refused(text: bytes) -> None:
+    try:
+        items = read(text)
+    except InputError as error:
+        outcome = str(error)
+    else:
+        outcome = f"{len(items)} orders"
+    assert outcome.endswith("orders") or outcome.startswith("line ")
+
+
+# -- Read ahead ------------------------------------------------------------------------------
+
+
+def items(count: int) -> Iterator[InputItem]:
+    for number in range(count):
+        yield InputItem(number, NewOrder(order_id=f"A-{number}", order={}))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what a thread does; a test that times out fails."""
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)  # no event tells it
+
+
+async def test_everything_comes_out_once_and_in_order() -> None:
+    feed = Feed(items(5000))
+    lines: list[int] = []
+    while batch := await feed.take(300):
+        assert len(batch) <= 300
+        lines += [item.line for item in batch]
+    assert lines == list(range(5000))
+    assert await feed.take(1) == []
+
+
+async def test_nothing_in_is_nothing_out() -> None:
+    assert await Feed(items(0)).take(10) == []
+
+
+async def test_no_more_is_read_ahead_than_the_bound() -> None:
+    read: list[int] = []
+
+    def counted() -> Iterator[InputItem]:
+        for item in items(10 * AHEAD_MAX):
+            read.append(item.line)
+            yield item
+
+    feed = Feed(counted())
+    await until(lambda: len(read) > AHEAD_MAX)
+    await asyncio.sleep(0.1)
+    assert len(read) == AHEAD_MAX + 1
+    assert len(await feed.take(10)) == 10
+    await until(lambda: len(read) == AHEAD_MAX + 11)
+
+
+async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
+    next_item = threading.Event()
+
+    def slow() -> Iterator[InputItem]:
+        yield from items(1)
+        next_item.wait(120)
+        yield from items(1)
+
+    feed = Feed(slow())
+    assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
+    next_item.set()
+    assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
+    assert await feed.take(500) == []
+
+
+async def test_an_error_comes_after_what_was_read_before_it() -> None:
+    def bad() -> Iterator[InputItem]:
+        yield from items(3)
+        raise InputError(4, "no")
+
+    feed = Feed(bad())
+    await until(lambda: feed._ended)
+    assert [item.line for item in await feed.take(2)] == [0, 1]
+    assert [item.line for item in await feed.take(2)] == [2]
+    with pytest.raises(InputError, match="line 4: no"):
+        await feed.take(2)
+
+
+# -- What becomes of the orders --------------------------------------------------------------
+
+_NUMBER = iter(range(10**9))
+
+
+def notification(
+    order_id: str, notice: str, *, own_id: str | None = None, **data: Any
+) -> Notification:
+    return Notification(
+        id=own_id or f"{order_id}/{next(_NUMBER)}",
+        source="/sas",
+        type=f"sas.order.{notice}.v1",
+        subject=order_id,
+        time="2026-03-01T12:00:00.000000Z",
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
+    )
+
+
+def expecting(*order_ids: str) -> SubmissionTracker:
+    tally = SubmissionTracker(submitted=len(order_ids))
+    for order_id in order_ids:
+        tally.expect(order_id)
+    tally.sending_ended()
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("notice", "data", "counted"),
+    [
+        ("completed", {}, "completed"),
+        ("undone", {}, "undone"),
+        ("rejected", {}, "rejected"),
+        ("failed", {"awaits": "operator"}, "failed"),
+        ("received", {"duplicate": True, "state": "Processed"}, "completed"),
+        ("received", {"duplicate": True, "state": "Compensated"}, "undone"),
+        ("received", {"duplicate": True, "state": "Error"}, "failed"),
+        ("received", {"duplicate": True, "state": "Rejected"}, "rejected"),
+    ],
+)
+def test_each_end_of_an_order_is_counted_as_what_it_is(
+    notice: str, data: dict[str, Any], counted: str
+) -> None:
+    tally = expecting("A", "B")
+    assert tally.note(notification("A", notice, **data))
+    assert (tally.ends[counted], tally.ends.total(), tally.finished) == (1, 1, False)
+    tally.note(notification("B", "completed"))
+    assert tally.finished
+    assert tally.went_well is (counted == "completed")
+
+
+@pytest.mark.parametrize(
+    ("notice", "data"),
+    [
+        ("received", {}),
+        ("step-completed", {"step": "ship"}),
+        ("failed", {"awaits": "undo"}),
+        ("received", {"duplicate": True, "state": "Processing"}),
+        ("greeting", {}),
+    ],
+)
+def test_a_notification_that_is_not_an_end_leaves_the_order_waiting(
+    notice: str, data: dict[str, Any]
+) -> None:
+    tally = expecting("A")
+    assert tally.note(notification("A", notice, **data))
+    assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
+    assert tally.counts()["unfinished"] == 1
+
+
+def test_a_notification_delivered_twice_is_counted_once() -> None:
+    tally = expecting("A", "B")
+    assert tally.note(notification("A", "completed", own_id="x"))
+    assert not tally.note(notification("A", "completed", own_id="x"))
+    assert tally.counts() == {
+        "submitted": 2, "completed": 1, "failed": 0, "undone": 0, "rejected": 0, "unfinished": 1,
+    }  # fmt: skip
+
+
+def test_notifications_of_other_orders_are_counted_and_not_printed() -> None:
+    tally = expecting("A")
+    assert not tally.note(notification("Z", "failed", awaits="operator"))  # it is not printed
+    assert tally.note(notification("A", "completed"))
+    assert tally.went_well
+    assert tally.counts()["of_other_orders"] == 1
+
+
+def test_notifications_after_an_orders_end_belong_to_that_order() -> None:
+    """A step that ran beside the failed one is notified after the end of the order."""
+    tally = expecting("A", "B")
+    tally.note(notification("A", "failed", awaits="operator"))
+    assert tally.note(notification("A", "step-completed", step="pay"))
+    assert "of_other_orders" not in tally.counts()
+
+
+def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
+    tally = expecting("A", "A")
+    tally.note(notification("A", "received"))
+    tally.note(notification("A", "received", duplicate=True, state="Processing"))
+    assert tally.waiting == {"A": 1}
+    tally.note(notification("A", "completed"))
+    assert tally.finished
+    assert tally.went_well
+    assert tally.counts()["repeated"] == 1
+
+
+@pytest.mark.parametrize("state", ["Processing", "Processed"])
+def test_a_repeat_may_be_answered_after_the_end_and_is_waited_for(state: str) -> None:
+    tally = expecting("A", "A", "B")
+    tally.note(notification("A", "completed"))
+    assert tally.waiting == {"A": 1, "B": 1}
+    tally.note(notification("A", "received", duplicate=True, state=state))
+    assert (tally.ends["completed"], tally.repeated, tally.waiting) == (1, 1, {"B": 1})
+    tally.note(notification("B", "received", duplicate=True, state="Processed"))
+    assert (tally.ends["completed"], tally.repeated, tally.finished) == (2, 1, True)
+
+
+def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None:
+    tally = expecting("A", "A")
+    assert tally.note(notification("A", "received", own_id="A/the-one"))
+    assert not tally.note(notification("A", "received", own_id="A/the-one"))
+    tally.note(notification("A", "completed"))
+    assert (tally.ends["completed"], tally.repeated, tally.finished) == (1, 1, True)
+
+
+def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> None:
+    tally = expecting("A", "A")
+    tally.note(notification("A", "rejected"))
+    assert tally.waiting == {"A": 1}
+    tally.note(notification("A", "completed"))
+    assert (tally.ends["completed"], tally.ends["rejected"], tally.finished) == (1, 1, True)
+
+
+def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:
+    tally = SubmissionTracker()
+    finished = [tally.finished]
+    tally.expect("A")
+    tally.note(notification("A", "completed"))
+    finished.append(tally.finished)
+    tally.sending_ended()
+    finished.append(tally.finished)
+    assert finished == [False, False, True]
+
+
+def test_an_order_that_was_not_sent_is_not_waited_for() -> None:
+    tally = expecting("A")
+    tally.forget("A")
+    assert tally.finished
+    assert tally.waiting == {}
+
+
+def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
+    tally = SubmissionTracker()
+    for number in range(REMEMBERED_MAX + 500):
+        tally.expect(f"A-{number}")
+        tally.note(notification(f"A-{number}", "completed"))
+    assert tally.waiting == {}
+    assert len(tally._seen) == REMEMBERED_MAX
+    assert len(tally._ended) == REMEMBERED_MAX

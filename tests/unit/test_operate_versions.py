@@ -1,0 +1,324 @@
+"""What a deploy would break, version by version: definitions, and the types of stored content."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from sas import Call, Saga
+from sas.adapters.payload_codec import FernetCodec
+from sas.domain.content import PayloadRef
+from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
+from sas.operate.versions import WorkflowVersion, versions
+from sas.ports import PayloadCodec, RefusedError, StateStore, StoreMismatchError
+from sas.saga import business_of
+from sas.testing.store import MemoryStore
+from tests.contract import cases
+from tests.unit.actors_kit import Kit, command, kit, order
+
+MINUTE = timedelta(minutes=1)
+STEPS = (
+    Step("reserve", agent="stock", time_allowed=MINUTE, undo=Undo(MINUTE)),
+    Step("pay", agent="payment", time_allowed=MINUTE, undo=Undo(MINUTE), alternatives=("stock",)),
+)
+CHAIN = Workflow("chain", version=1, steps=STEPS, on_failure=OnFailure.HOLD)
+
+
+def with_step(number: int, **changes: Any) -> Workflow:
+    steps = list(STEPS)
+    steps[number] = replace(steps[number], **changes)
+    return replace(CHAIN, steps=tuple(steps))
+
+
+FINE = {
+    "nothing": CHAIN,
+    "a time allowed": with_step(0, time_allowed=2 * MINUTE),
+    "the time of an undo": with_step(0, undo=Undo(2 * MINUTE, drain_time=MINUTE)),
+    "a threshold": with_step(0, failures_max=9),
+    "a backoff": with_step(0, backoff=Backoff(MINUTE)),
+    "a deadline": replace(CHAIN, deadline=timedelta(days=1)),
+    "notifications": replace(CHAIN, notify_steps=True),
+    "when it is told": replace(CHAIN, alert_after=MINUTE, pickup=MINUTE),
+}
+BREAKING = {
+    "a step's name": with_step(0, name="take"),
+    "a step more": replace(CHAIN, steps=(*STEPS, Step("ship", agent="stock"))),
+    "a step less": replace(CHAIN, steps=STEPS[:1]),
+    "their order": replace(CHAIN, steps=STEPS[::-1]),
+    "what comes before": with_step(1, after=()),
+    "an agent's name": with_step(0, agent="store"),
+    "an alternative less": with_step(1, alternatives=()),
+    "an alternative more": with_step(0, alternatives=("store",)),
+    "which agent comes first": with_step(1, agent="stock", alternatives=("payment",)),
+    "an undo less": with_step(0, undo=None),
+    "what follows a failure": replace(CHAIN, on_failure=OnFailure.UNDO),
+}
+
+
+async def check(store: StateStore, *defined: Workflow) -> dict[int, WorkflowVersion]:
+    """Return each version of the workflow, as an application that defines these would find it."""
+    return {each.version: each for each in await versions(store, Workflows(defined), None)}
+
+
+async def in_flight(*ids: str) -> Kit:
+    """Submit orders of version 1; the table remembers its definition."""
+    system = kit(CHAIN)
+    for order_id in ids:
+        await system.submit(order(order_id), order_id)
+    return system
+
+
+@pytest.mark.parametrize("change", FINE)
+async def test_what_may_be_tuned_passes(change: str) -> None:
+    system = await in_flight("o-1")
+    answer = await check(system.store, FINE[change])
+    assert (answer[1].trouble, answer[1].in_flight) == (None, ["o-1"])
+
+
+@pytest.mark.parametrize("change", BREAKING)
+async def test_what_would_break_an_order_in_flight_is_refused(change: str) -> None:
+    system = await in_flight("o-1")
+    answer = await check(system.store, BREAKING[change])
+    assert answer[1].trouble == (
+        "changed: give the new definition a version of its own and keep the old one"
+    )
+    assert answer[1].changed
+    newer = replace(BREAKING[change], version=2)
+    answer = await check(system.store, CHAIN, newer)
+    assert [each.trouble for each in answer.values()] == [None, None]
+    answer = await check(system.store, newer)
+    assert answer[1].trouble == "missing: keep this version until its orders have ended"
+
+
+async def test_every_order_in_flight_is_named_also_one_in_error() -> None:
+    ids = [f"o-{number}" for number in range(7)]
+    system = await in_flight(*ids)
+    system.agents["stock"].then(RefusedError("sold-out", "none left"))
+    await system.drain()
+    assert system.state("o-0") == "Error"
+    await system.submit(order("o-7"), "o-7")
+    (first, second) = (await check(system.store, replace(CHAIN, version=2))).values()
+    assert (first.defined, first.recorded, first.in_flight) == (False, True, ["o-7", "o-0"])
+    assert (second.defined, second.recorded, second.in_flight) == (True, False, [])
+
+
+async def test_other_steps_are_found_where_nothing_was_remembered() -> None:
+    store = MemoryStore()
+    await store.commit(cases.submitted("o-1"))
+    other = Workflow("order", version=2, steps=(Step("step-0", agent="a"),))
+    answer = await check(store, other)
+    assert answer[2].trouble == "changed: orders in flight have other steps"
+
+
+async def test_a_version_that_only_finished_orders_used_may_not_change_either() -> None:
+    system = await in_flight("o-1")
+    await system.drain()
+    answer = await check(system.store, BREAKING["a step less"])
+    assert answer[1].in_flight == []
+    assert answer[1].changed
+
+
+# -- The types of stored content --------------------------------------------------------------
+
+
+class Address(msgspec.Struct):
+    """A part of an order."""
+
+    city: str
+
+
+class Claim(msgspec.Struct, forbid_unknown_fields=True):
+    """An order."""
+
+    employee: str
+    home: Address
+
+
+class Scan(msgspec.Struct, forbid_unknown_fields=True):
+    """A result."""
+
+    total: int
+    page: str | None = None
+
+
+def claims(
+    order_shape: Any = Claim, result_shape: Any = Scan, suffix: str = "", **options: Any
+) -> Saga[Any]:
+    saga = Saga("claim", order_shape, on_failure=OnFailure.HOLD, **options)
+
+    @saga.step(agent=f"stock{suffix}")
+    async def scan(call: Call[order_shape]) -> result_shape:
+        raise NotImplementedError
+
+    @scan.undo
+    async def discard(call: Call[order_shape]) -> None:
+        raise NotImplementedError
+
+    @saga.step(after=scan, agent=f"payment{suffix}")
+    async def pay(call: Call[order_shape], scanned: result_shape) -> str:
+        raise NotImplementedError
+
+    return saga
+
+
+ORDER = {"employee": "Ann", "home": {"city": "Bern"}}
+OLD = claims()
+
+
+async def held(*ids: str, result: Any, codec: PayloadCodec | None = None) -> Kit:
+    """Put orders in flight: scan has returned this result, and pay is in Error."""
+    system = kit(OLD.workflow, codec=codec)
+    for order_id in ids:
+        system.agents["stock"].then(result)
+        system.agents["payment"].then(RefusedError("no-account", "there is no such account"))
+        body = order(order_id, workflow="claim", order=ORDER)
+        await system.submit(body, order_id)
+        await system.drain()
+        assert system.states(order_id) == ["Processed", "Error"]
+    return system
+
+
+class Later(msgspec.Struct, forbid_unknown_fields=True):
+    """A result with one optional member more."""
+
+    total: int
+    page: str | None = None
+    currency: str = "CHF"
+
+
+class Needy(msgspec.Struct):
+    """A result with a required member more."""
+
+    total: int
+    currency: str
+
+
+class Narrow(msgspec.Struct, forbid_unknown_fields=True):
+    """A result without the member ``page``."""
+
+    total: int
+
+
+class Words(msgspec.Struct):
+    """A result whose member has another type."""
+
+    total: str
+
+
+class Street(msgspec.Struct):
+    """An address with a required member more."""
+
+    city: str
+    street: str
+
+
+class Moved(msgspec.Struct):
+    """An order with another address."""
+
+    employee: str
+    home: Street
+
+
+RESULT = {"total": 3, "page": "7"}
+
+
+async def misfits(
+    store: StateStore, saga: Saga[Any], codec: PayloadCodec | None = None
+) -> list[str]:
+    """Return what no longer fits the types of an application with this saga."""
+    (version,) = await versions(store, business_of([saga]), codec)
+    assert bool(version.trouble) == bool(version.misfits)
+    return version.misfits
+
+
+@pytest.mark.parametrize(
+    ("new", "misfit"),
+    [
+        (claims(result_shape=Later), ""),
+        (claims(result_shape=Scan | None), ""),
+        (
+            claims(result_shape=Needy),
+            "the result of scan does not fit Needy: Object missing required field `currency`",
+        ),
+        (
+            claims(result_shape=Narrow),
+            "the result of scan does not fit Narrow: Object contains unknown field `page`",
+        ),
+        (
+            claims(result_shape=Words),
+            "the result of scan does not fit Words: Expected `str`, got `int` - at `$.total`",
+        ),
+        (
+            claims(order_shape=Moved),
+            "the order does not fit Moved: Object missing required field `street` - at `$.home`",
+        ),
+    ],
+)
+async def test_what_an_order_in_flight_holds_must_fit_the_types_of_the_app(
+    new: Saga[Any], misfit: str
+) -> None:
+    system = await held("o-1", result=RESULT)
+    assert await misfits(system.store, new) == ([f"order o-1: {misfit}"] if misfit else [])
+
+
+async def test_the_trouble_names_the_first_misfit_and_how_many_more_there_are() -> None:
+    system = await held("o-1", "o-2", result=RESULT)
+    (version,) = await versions(system.store, business_of([claims(result_shape=Needy)]), None)
+    assert [text.partition(":")[0] for text in version.misfits] == ["order o-1", "order o-2"]
+    assert version.trouble == (
+        f"{version.misfits[0]} (and 1 more): a step that reads it would be held. Let the type "
+        "take both, or give the new one a version of its own"
+    )
+
+
+async def test_a_large_result_is_read_from_its_own_row() -> None:
+    system = await held("o-1", result={"total": 3, "page": "7" * 100_000})
+    assert isinstance(system.order("o-1").steps[0].result, PayloadRef)
+    assert not await misfits(system.store, OLD)
+    assert await misfits(system.store, claims(result_shape=Narrow))
+
+
+async def test_a_result_that_a_skip_left_out_is_missing_unless_the_order_is_undone() -> None:
+    system = await held("o-1", result=None)
+    assert "the result of scan does not fit Scan: " in (await misfits(system.store, OLD))[0]
+    system.agents["stock"].then(RefusedError("no", "no"))
+    await system.hand(command("undo", system.order("o-1").seq, order_id="o-1"))
+    await system.drain()
+    assert system.state("o-1") == "Error"
+    assert not await misfits(system.store, OLD)
+
+
+async def test_encoded_content_is_compared_only_with_its_codec() -> None:
+    codec = FernetCodec(["A" * 43 + "="])
+    system = await held("o-1", result=RESULT, codec=codec)
+    assert not await misfits(system.store, claims(result_shape=Needy))
+    assert await misfits(system.store, claims(result_shape=Needy), codec)
+    assert not await misfits(system.store, claims(result_shape=Later), codec)
+
+
+# -- Where it was deployed all the same -------------------------------------------------------
+
+
+async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> None:
+    """It ended, and its version was given away all the same; an operator undoes it."""
+    system = kit(CHAIN)
+    await system.submit()
+    await system.drain()
+    before = system.order()
+    after = replace(CHAIN, steps=(STEPS[0], Step("mail", agent="payment", undo=Undo(MINUTE))))
+    later = kit(after, beside=system)
+    with pytest.raises(StoreMismatchError, match="version 1 was redefined since its orders began"):
+        await later.hand(command("undo", before.seq))
+    assert later.order() == before
+
+
+async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
+    system = kit(CHAIN)
+    await system.submit()
+    before = system.order()
+    later = kit(replace(CHAIN, version=2), beside=system)
+    await later.hand(command("cancel", before.seq))
+    assert later.order() == before
+    assert "has no version 1: known are 2; deploy it again as it was" in later.alerts()[-1].text
