@@ -18,7 +18,7 @@ from sas.domain.queues import Queues
 from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow, OrderNow
 from sas.operate.orders import OrderRow
-from sas.operate.status import queue_names, queue_states
+from sas.operate.status import queue_counts, queue_names
 from sas.ports import MessageBus, StateStore
 
 PEEK_EVERY_S = 15.0
@@ -103,7 +103,7 @@ class Inboxes:
                 answer = structs.replace(answer, problems=tuple(contents.problems.values()))
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
         names = queue_names(self.queues, self.agents)
-        self.watch.queues = await queue_states(self.bus, names)
+        self.watch.queues = await queue_counts(self.bus, names)
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""

@@ -5,8 +5,7 @@ Most pages are drawn from the last ``Picture``, so they do not wait for the stor
 ones, due rows of those under way.
 
 1. *In Error*: the index row tells the fingerprints. For each group, its oldest order is loaded, for
-   the text of its error. So are the orders that the overview shows, and those whose index row was
-   written by an older version and tells no fingerprint.
+   the text of its error. So are the orders that the overview shows.
 2. *Finished*: the first look reads the last hour. Each further look reads an older part of the past
    too, until all is read. The index row of an order may become visible some time after it
    finished, so each look begins ``LATE`` before the look before it.
@@ -32,17 +31,14 @@ from msgspec import structs
 from sas.domain.change import StepDue
 from sas.domain.order import OrderState
 from sas.operate import finding
-from sas.operate.orders import FailedAlike, OrderRow, groups_of, row_of, row_of_summary
-from sas.operate.status import QueueStatus, SystemStatus, system_status
-from sas.ports import StateStore, UnavailableError
-from sas.telemetry.tracing import logger
+from sas.operate.messages import QueueCount
+from sas.operate.orders import OrderRow, row_of, row_of_summary
+from sas.operate.status import SystemStatus, system_status, with_queues
+from sas.ports import CorruptOrderError, OtherVersionError, StateStore, UnavailableError
 
-log = logger(__name__)
 LOOK_EVERY_S = 2.0
 SHOWN_MAX = 10
 """Orders in Error on the overview."""
-LOADED_MAX = 200
-"""Most orders that one look loads."""
 FINISHED_MAX = 100_000
 """Most finished orders in memory. The oldest are dropped."""
 READ_SIZE = 1000
@@ -67,7 +63,6 @@ class Picture:
     version: int = 0
     status: SystemStatus | None = None
     in_error: Sequence[OrderRow] = ()
-    groups: Sequence[FailedAlike] = ()
     under_way: Sequence[OrderRow] = ()
     finished: Mapping[str, OrderRow] = field(default_factory=dict)
     whole: bool = False
@@ -84,7 +79,7 @@ class Watch:
         self._store = store
         self._now = now
         self.picture = Picture(at=now())
-        self.queues: Sequence[QueueStatus] = ()
+        self.queues: Sequence[QueueCount] = ()
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._finished: dict[str, OrderRow] = {}
@@ -130,7 +125,7 @@ class Watch:
     async def _look(self) -> None:
         now = self._now()
         status, dues, in_error = await asyncio.gather(
-            system_status(self._store, now, self.queues),
+            system_status(self._store, now),
             finding.due_rows(self._store),
             self._read_in_error(),
         )
@@ -140,9 +135,8 @@ class Watch:
             times.pop(row.order_id, None)
         picture = Picture(
             at=now,
-            status=status,
+            status=with_queues(status, self.queues),
             in_error=in_error,
-            groups=groups_of(in_error),
             under_way=[
                 OrderRow(order_id=order_id, process_state=None, until=at)
                 for order_id, at in reversed(times.items())
@@ -170,11 +164,7 @@ class Watch:
         rows: list[OrderRow] = []
         async for batch in finding.summaries(self._store, in_error=True, size=READ_SIZE):
             rows += map(row_of_summary, batch)
-        first_rows = {name: row for row in reversed(rows) for name in row.fingerprints}
-        silent = [row for row in rows if not row.fingerprints]
-        chosen = [*first_rows.values(), *rows[:SHOWN_MAX], *silent][:LOADED_MAX]
-        loaded = {row.order_id: row for row in await self.loaded(chosen)}
-        rows = [loaded.get(row.order_id, row) for row in rows]
+        rows = [*await self.loaded(rows[:SHOWN_MAX]), *rows[SHOWN_MAX:]]
         # An order that was taken up again leaves Error a moment before its index row is removed.
         return [row for row in rows if row.process_state == OrderState.ERROR.value]
 
@@ -192,10 +182,7 @@ class Watch:
         async with self._gate:
             try:
                 order = await self._store.load(row.order_id)
-            except UnavailableError:
-                raise
-            except Exception as error:  # noqa: BLE001  rows that were changed by hand
-                log.warning("order %s cannot be read: %r", row.order_id, error)
+            except (CorruptOrderError, OtherVersionError) as error:
                 return structs.replace(row, why=f"it cannot be read: {error}")
         return row_of(order, self._now()) if order is not None else None
 

@@ -12,7 +12,7 @@ from sas.domain.change import Due
 from sas.domain.ids import check_order_id
 from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.ports import StateStore, Summary
+from sas.ports import CorruptOrderError, OtherVersionError, StateStore, Summary
 
 BATCH_ORDERS = 200
 """Orders that are loaded in one batch. Memory holds one batch of orders."""
@@ -100,13 +100,24 @@ def no_such_order(order_id: str) -> str:
     )
 
 
-async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    """Return the orders with these ids, without those that do not exist."""
+async def load_all(
+    store: StateStore, ids: Sequence[str], *, skips_unreadable: bool = False
+) -> list[Order]:
+    """Return the orders with these ids, without those that do not exist.
+
+    ``skips_unreadable`` leaves out those too whose rows were changed by hand, or are of a newer
+    version.
+    """
     gate = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def fetch(order_id: str) -> Order | None:
         async with gate:
-            return await store.load(order_id)
+            try:
+                return await store.load(order_id)
+            except (CorruptOrderError, OtherVersionError):
+                if skips_unreadable:
+                    return None
+                raise
 
     orders = await asyncio.gather(*(fetch(order_id) for order_id in ids))
     return [order for order in orders if order is not None]

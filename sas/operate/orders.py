@@ -609,7 +609,7 @@ async def failed_alike(
     version wrote is loaded for its fingerprint; beyond ``COUNTED_MAX`` of them that is ``unknown``.
     """
     silent = [summary.order_id for summary in in_error if not summary.fingerprints][:COUNTED_MAX]
-    loaded = {order.order_id: order for order in await finding.load_all(store, silent)}
+    loaded = {order.order_id: order for order in await _readable(store, silent)}
     rows = [
         row_of(loaded[summary.order_id], now)
         if summary.order_id in loaded
@@ -618,13 +618,17 @@ async def failed_alike(
     ]
     groups = groups_of(rows)
     first_ids = [group.first_id for group in groups[:GROUPS_EXPLAINED_MAX]]
-    orders = {order.order_id: order for order in await finding.load_all(store, first_ids)}
+    orders = {order.order_id: order for order in await _readable(store, first_ids)}
     return [
         replace(group, why=row_of(orders[group.first_id], now).why)
         if group.first_id in orders
         else group
         for group in groups
     ]
+
+
+async def _readable(store: StateStore, ids: Sequence[str]) -> list[Order]:
+    return await finding.load_all(store, ids, skips_unreadable=True)
 
 
 async def list_of(
