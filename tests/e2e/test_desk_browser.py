@@ -401,13 +401,17 @@ async def _looks_well_elsewhere(chromium: Browser, desk: Desk, axe: str) -> None
         ("phone", phone | {"color_scheme": "dark"}),
         ("dark", {"color_scheme": "dark"}),
     ):
-        async with page_of(chromium, desk, **how) as page:
+        async with page_of(chromium, desk, timezone_id="Asia/Tokyo", **how) as page:
             for path in ("/orders?state=all", "/inbox/alerts", f"/orders/{STUCK}", "/"):
                 await page.goto(page.url.partition("/")[0] + "//" + page.url.split("/")[2] + path)
                 await nobody_is_kept_out(page, axe)
                 wide = "document.documentElement.scrollWidth - innerWidth"
                 assert await page.evaluate(wide) <= 0, (name, path)
             await until(lambda: _drawn(page), "the charts")
+            await page.goto(f"{page.url.rstrip('/')}/orders/{STUCK}")
+            moment = page.locator("#journal time").first
+            local = datetime.fromisoformat(await moment.inner_text() + "+09:00")
+            assert local == datetime.fromisoformat(await moment.get_attribute("datetime") or "")
 
 
 async def _drawn(page: Page) -> bool:
