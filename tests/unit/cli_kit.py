@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from sas.cli import application, output, screen
-from sas.cli import arguments as args
+from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
 from sas.domain.workflow import Workflows
@@ -39,14 +37,9 @@ NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiv
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     memory = MemoryStore()
 
-    @asynccontextmanager
-    async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield memory
-
     async def opened_store(where: systems.Storage) -> StateStore:
         return memory
 
-    monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setattr(systems, "open_store", opened_store)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     without_project(monkeypatch)
@@ -190,25 +183,14 @@ class Night:
 def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> None:
     """Let the command find this system: its store, its bus, its clock."""
 
-    @asynccontextmanager
-    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield system.store
-
-    @asynccontextmanager
-    async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
-        yield bus
-
     async def opened_store(where: systems.Storage) -> StateStore:
         return system.store
 
     async def opened_bus(endpoint: object) -> MessageBus:
         return bus
 
-    monkeypatch.setattr(args, "open_store", open_store)
-    monkeypatch.setattr(args, "open_bus", open_bus)
     monkeypatch.setattr(systems, "open_store", opened_store)
     monkeypatch.setattr(systems, "open_bus", opened_bus)
-    monkeypatch.setattr(output, "now", system.clock.now)
     monkeypatch.setattr(screen, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
@@ -237,15 +219,9 @@ def workflows() -> Workflows:
 def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store refuse: no right, for instance."""
 
-    @asynccontextmanager
-    async def refused(where: args.Storage) -> AsyncIterator[StateStore]:
-        raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
-        yield  # type: ignore[unreachable]
-
     async def refused_store(where: systems.Storage) -> StateStore:
         raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
 
-    monkeypatch.setattr(args, "open_store", refused)
     monkeypatch.setattr(systems, "open_store", refused_store)
 
 
