@@ -129,7 +129,7 @@ def resubmit(
     ] = None,
     chosen: ManyOptions,
 ) -> None:
-    """Run the failed steps (or failed undos) of an order in Error again.
+    """Run the failed steps (or failed undos) of an order again.
 
     \b
       sas resubmit 10248

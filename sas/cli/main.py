@@ -72,7 +72,7 @@ def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the 
             vars(param)["display_type_rich"] = lambda **_: ""
 
 
-class Verb(TyperCommand):
+class VerbCommand(TyperCommand):
     """A verb of the command."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -169,12 +169,12 @@ def _root(
 
 
 def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
-    app.command(name, cls=Verb, rich_help_panel=group, **settings)(verb)
+    app.command(name, cls=VerbCommand, rich_help_panel=group, **settings)(verb)
 
 
 def _add_group(name: str, group: str, room: typer.Typer) -> None:
     for command in room.registered_commands:
-        command.cls = Verb
+        command.cls = VerbCommand
     app.add_typer(room, name=name, cls=VerbGroup, rich_help_panel=group)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Annotated
 
 import typer
 
 from sas.cli import application, options, screen
-from sas.cli.options import App, DryRun, Json, Since
+from sas.cli.options import App, DryRun, Json, Since, Yes
 from sas.cli.screen import count, time_of
 from sas.cli.system import System, run
 from sas.operate import letters, messages
@@ -21,6 +22,7 @@ from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.letters import READ_MAX, PeekResult
 from sas.operate.messages import (
     ALERT,
+    ALERTS,
     DEAD_LETTERS,
     PLACES,
     REJECTED,
@@ -40,22 +42,18 @@ FOLLOW_S = 2.0
 ASK_ABOVE = 10
 """The command asks before it sends more messages than this."""
 
-Place = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="PLACE",
-        help="alerts, rejected, dead-letters, a queue, or QUEUE/dlq (its dead letters).",
-        show_default=False,
-    ),
-]
+Place = Annotated[str | None, typer.Argument(metavar="PLACE", show_default=False)]
 In = Annotated[
-    str | None,
-    typer.Option("--in", metavar="PLACE", help="Only there (see list).", show_default=False),
+    str | None, typer.Option("--in", metavar="PLACE", help="Only there.", show_default=False)
 ]
 IDs = Annotated[
     list[str] | None, typer.Argument(metavar="ID...", help="Of the message, or of its order.")
 ]
-Content = Annotated[bool, typer.Option("--content", help="The body too: it may be personal.")]
+Limit = Annotated[int, typer.Option(min=1, max=READ_MAX, help="At most so many messages.")]
+To = Annotated[
+    str | None,
+    typer.Option(metavar="QUEUE", help="Send to this queue instead.", show_default=False),
+]
 
 room = typer.Typer()
 
@@ -69,13 +67,8 @@ class MoveResult(Record, frozen=True, kw_only=True):
 
 
 @room.callback(invoke_without_command=True)
-def overview(
-    context: typer.Context,
-    *,
-    app: App = None,
-    json: Json = False,
-) -> None:
-    """Show what lies in the system's queues, and the alerts that need you.
+def overview(context: typer.Context, *, app: App = None, json: Json = False) -> None:
+    """Show what lies in queues, and the alerts that need you.
 
     \b
       sas messages                    how many messages, in which queue
@@ -83,25 +76,25 @@ def overview(
       sas messages show NW-10248      all messages of an order
       sas messages resend NW-10248    send its message again
 
-    Reading a queue takes the role Azure Service Bus Data Receiver on it. At most 1,000 messages of
-    each are read.
+    You need the role Azure Service Bus Data Receiver on a queue to read it.
+    At most 1,000 messages of each are read.
     """
     if context.invoked_subcommand is not None:
         return
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await _store_if_any(system)
-        names = _queue_names(system, app)
-        with screen.progress("queues read", 2 * len(names)) as tell:
-            counts, alerts = await messages.overview(
-                bus, store, system.queues, names=names, tell=tell
-            )
+        agents = _agents(system, app)
+        names = list(dict.fromkeys((*system.queues.own(agents), *letters.expected_queues())))
+        contents, store = await _read(system, messages.with_subqueues(names))
+        counts = messages.counts_of(names, contents)
+        alerts = [letter for letter in contents.letters if letter.path == system.queues.alerts]
+        answer = await messages.joined(store, PeekResult(alerts, {}), system.queues)
         if json:
-            _say(*counts, *alerts.groups)
+            _say(*counts, *answer.groups)
         else:
             _show_counts(counts)
-            _show_groups(alerts)
-        return _complain(alerts.problems) or int(any(queue.problem for queue in counts))
+            _show_groups(answer)
+        return _complain(answer.problems) or int(any(queue.problem for queue in counts))
 
     run(work)
 
@@ -111,7 +104,7 @@ def list_(
     place: Place = None,
     *,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=READ_MAX, help="At most so many messages.")] = 50,
+    limit: Limit = 50,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with each new one.")] = False,
     app: App = None,
     json: Json = False,
@@ -120,33 +113,31 @@ def list_(
 
     \b
       sas messages list alerts --since 1h
-      sas messages list dead-letters
-      sas messages list responses-web-shop/dlq
       sas messages list alerts --follow
+      sas messages list responses-web-shop/dlq
 
-    Alerts of one cause are one line with a count. --json and --follow have each message.
+    PLACE is alerts, rejected, dead-letters, a queue, or QUEUE/dlq (its dead
+    letters). Alerts of one cause are one line with a count; --json and
+    --follow have each message.
     """
     earliest = options.moment(since) if since else None
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await _store_if_any(system)
         paths = _paths(system, [place] if place else PLACES, app)
 
-        async def look(tell: Callable[[int], None] = lambda _count: None) -> MessageList:
-            return await messages.list_messages(
-                bus, store, system.queues, paths=paths, since=earliest, tell=tell
-            )
+        async def look() -> MessageList:
+            contents, store = await _read(system, paths, quiet=follow)
+            return await messages.joined(store, contents, system.queues, since=earliest)
 
         if follow:
             return await _follow(look, limit, json=json)
-        with screen.progress("queues read", len(paths)) as tell:
-            answer = await look(tell)
+        answer = await look()
         if json:
             _say(*answer.rows[:limit])
         else:
-            if place in {None, messages.ALERTS, system.queues.alerts}:
+            if system.queues.alerts in paths:
                 _show_groups(answer)
-            if place not in {messages.ALERTS, system.queues.alerts}:
+            if paths != [system.queues.alerts]:
                 _show_rows(answer.rows, limit)
         return _complain(answer.problems)
 
@@ -158,7 +149,9 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="Of the message, or of its order.")],
     *,
     place: In = None,
-    content: Content = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="The body too: it may be personal.")
+    ] = False,
     app: App = None,
     json: Json = False,
 ) -> None:
@@ -171,20 +164,16 @@ def show(
     """
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await _store_if_any(system)
-        paths = _paths(system, [place] if place else PLACES, app)
-        with screen.progress("queues read", len(paths)) as tell:
-            answer = await messages.list_messages(
-                bus, store, system.queues, paths=paths, content=content, tell=tell
-            )
+        contents, store = await _read(system, _paths(system, [place] if place else PLACES, app))
+        answer = await messages.joined(store, contents, system.queues, content=content)
         rows = [row for row in answer.rows if name in (row.message_id, row.order_id)]
         if not rows:
             _complain(answer.problems)
             raise NotPossibleError(f"there is no {name} among the first {READ_MAX:,} messages")
-        if json:
-            _say(*rows)
-            return 0
         for number, row in enumerate(rows):
+            if json:
+                _say(row)
+                continue
             if number:
                 screen.say("")
             _show_row(row, answer.rows)
@@ -199,17 +188,12 @@ def resend(  # noqa: PLR0913  one for each option
     *,
     every: Annotated[bool, typer.Option("--all", help="All that are safe to send again.")] = False,
     place: In = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUEUE", help="Send to this queue, not to their own.", show_default=False
-        ),
-    ] = None,
+    to: To = None,
     force: Annotated[
         bool, typer.Option("--force", help="Dead letters too that are not safe: name them by ID.")
     ] = False,
     dry_run: DryRun = False,
-    yes: options.Yes = False,
+    yes: Yes = False,
     app: App = None,
     json: Json = False,
 ) -> None:
@@ -219,10 +203,10 @@ def resend(  # noqa: PLR0913  one for each option
       sas messages resend NW-10248
       sas messages resend --all --in dead-letters --dry-run
 
-    Each goes to the queue that refused it or gave it up. An order that was given up gets a new
-    submission_id. A dead letter is sent if nothing was recorded of it, a step still waits for it,
-    or its own messages may be missing; the others stay, and it says why. Messages on dead-letters
-    wait for their function.
+    Each goes to the queue that refused it or gave it up. An order that was
+    given up gets a new submission_id. A dead letter is sent if nothing was
+    recorded of it, a step still waits for it, or its own messages may be
+    missing; the others stay, and it says why.
     """
     if bool(names) == every:
         raise UsageError("give one ID or more, or --all")
@@ -230,14 +214,14 @@ def resend(  # noqa: PLR0913  one for each option
         raise UsageError("--force needs the IDs of the messages")
 
     async def work(system: System) -> int:
-        bus, store = await system.bus(), await _store_if_any(system)
         places = [place] if place else [REJECTED, DEAD_LETTERS]
-        contents = await _read(bus, _paths(system, places, app))
-        plan = await plan_resend(
-            store, contents.letters, system.queues, names=names or None, to=to, force=force
-        )
+        contents, store = await _read(system, _paths(system, places, app))
+        with _naming(contents.problems):
+            plan = await plan_resend(
+                store, contents.letters, system.queues, names=names or None, to=to, force=force
+            )
         asks = len(plan.moves) > ASK_ABOVE and not yes
-        code = await _carry_out(bus, plan, system, dry_run=dry_run, asks=asks, json=json)
+        code = await _carry_out(system, plan, dry_run=dry_run, asks=asks, json=json)
         return code or (_complain(contents.problems.values()) if every else 0)
 
     run(work)
@@ -248,14 +232,11 @@ def remove(
     names: IDs = None,
     *,
     repaired: Annotated[
-        bool,
-        typer.Option(
-            "--repaired", help="The alerts whose orders are repaired, or whose incident is over."
-        ),
+        bool, typer.Option("--repaired", help="All alerts that need nothing any more.")
     ] = False,
     place: In = None,
     dry_run: DryRun = False,
-    yes: options.Yes = False,
+    yes: Yes = False,
     app: App = None,
     json: Json = False,
 ) -> None:
@@ -265,26 +246,48 @@ def remove(
       sas messages remove --repaired
       sas messages remove NW-10248 --in rejected
 
-    There is no way back, so it asks. The id of an alert removes all alerts of its cause that are as
-    old or older.
+    There is no way back, so it asks. The id of an alert removes all alerts of
+    its cause that are as old or older. --repaired removes the alerts whose
+    orders are repaired, or whose incident is over.
     """
     if bool(names) == repaired:
         raise UsageError("give one ID or more, or --repaired")
-    if repaired and place not in {None, messages.ALERTS}:
+    if repaired and place not in {None, ALERTS}:
         raise UsageError("--repaired removes alerts only")
 
     async def work(system: System) -> int:
-        bus = await system.bus()
-        places = [messages.ALERTS] if repaired else [place] if place else list(PLACES)
-        contents = await _read(bus, _paths(system, places, app))
-        store = await _store_if_any(system) if repaired else None
-        plan = await plan_removal(store, contents.letters, system.queues, names or None)
-        return await _carry_out(bus, plan, system, dry_run=dry_run, asks=not yes, json=json)
+        places = [ALERTS] if repaired else [place] if place else PLACES
+        contents, store = await _read(system, _paths(system, places, app))
+        with _naming(contents.problems):
+            plan = await plan_removal(store, contents.letters, system.queues, names or None)
+        return await _carry_out(system, plan, dry_run=dry_run, asks=not yes, json=json)
 
     run(work)
 
 
 # -- Read -------------------------------------------------------------------------------------
+
+
+def _agents(system: System, app: str | None) -> list[str]:
+    return sorted(letters.agents_here(system.queues) | application.agents_if_any(app))
+
+
+def _paths(system: System, places: Iterable[str], app: str | None) -> list[str]:
+    agents, others = _agents(system, app), letters.expected_queues()
+    paths = (messages.paths_of(place, system.queues, agents, others) for place in places)
+    return list(dict.fromkeys(chain.from_iterable(paths)))
+
+
+async def _read(
+    system: System, paths: Sequence[str], *, quiet: bool = False
+) -> tuple[PeekResult, StateStore | None]:
+    """Return the messages of these queues, and the table, if it can be read."""
+    bus = await system.bus()
+    if quiet:
+        return await messages.read_some(bus, paths), await _store_if_any(system)
+    with screen.progress("queues read", len(paths)) as tell:
+        contents = await messages.read_some(bus, paths, tell)
+    return contents, await _store_if_any(system)
 
 
 async def _store_if_any(system: System) -> StateStore | None:
@@ -298,30 +301,6 @@ async def _store_if_any(system: System) -> StateStore | None:
         return None
 
 
-def _agents(system: System, app: str | None) -> list[str]:
-    agents = letters.agents_here(system.queues) | application.agents_if_any(app)
-    return sorted(agents)
-
-
-def _queue_names(system: System, app: str | None) -> list[str]:
-    names = system.queues.own(_agents(system, app))
-    return list(dict.fromkeys((*names, *letters.expected_queues())))
-
-
-def _paths(system: System, places: Iterable[str], app: str | None) -> list[str]:
-    agents = _agents(system, app)
-    others = letters.expected_queues()
-    paths = [
-        path for place in places for path in messages.paths_of(place, system.queues, agents, others)
-    ]
-    return list(dict.fromkeys(paths))
-
-
-async def _read(bus: OperatorBus, paths: Sequence[str]) -> PeekResult:
-    with screen.progress("queues read", len(paths)) as tell:
-        return await messages.read_some(bus, paths, tell)
-
-
 def _complain(problems: Iterable[str]) -> int:
     """Print what could not be read; return the exit code."""
     lines = list(problems)
@@ -330,9 +309,19 @@ def _complain(problems: Iterable[str]) -> int:
     return 1 if lines else 0
 
 
+@contextmanager
+def _naming(problems: Mapping[str, str]) -> Iterator[None]:
+    """If a message is not there, say also which queues could not be read."""
+    try:
+        yield
+    except NotPossibleError:
+        _complain(problems.values())
+        raise
+
+
 async def _follow(look: Callable[[], Awaitable[MessageList]], limit: int, *, json: bool) -> int:
-    shown: set[tuple[str, str, datetime]] = set()
-    answer = await look()
+    """Print the newest messages, the oldest of them first, and then each new one."""
+    answer, shown = await look(), set[tuple[str, str, datetime]]()
     _complain(answer.problems)
     rows = answer.rows[:limit]
     while True:
@@ -359,11 +348,10 @@ def _number(number: int) -> str:
 
 
 def _show_counts(counts: Sequence[QueueCount]) -> None:
-    columns = ("Queue", "Waiting", "Scheduled", "DeadLetters", "Oldest")
     shown = [queue for queue in counts if queue.oldest or queue.problem]
     if shown:
         screen.table(
-            columns,
+            ("Queue", "Waiting", "Scheduled", "DeadLetters", "Oldest"),
             [
                 (
                     queue.queue,
@@ -374,9 +362,7 @@ def _show_counts(counts: Sequence[QueueCount]) -> None:
             ],
             below=[[queue.problem] if queue.problem else [] for queue in shown],
         )
-    empty = len(counts) - len(shown)
-    others = " other" if shown else ""
-    screen.say(f"{empty:,}{others} queues are empty" if empty != 1 else f"1{others} queue is empty")
+    screen.say(f"{count(len(counts) - len(shown), 'queue')} empty")
 
 
 def _show_groups(answer: MessageList) -> None:
@@ -386,36 +372,36 @@ def _show_groups(answer: MessageList) -> None:
         screen.table(
             ("Last", "Alert", "Count", "About"),
             [
-                (time_of(group.last), group.kind, _number(group.count), _about(group))
+                (
+                    time_of(group.newest.since),
+                    group.newest.kind,
+                    _number(group.count),
+                    _about(group),
+                )
                 for group in groups
             ],
             folds="About",
-            below=[
-                (group.cause, *filter(None, (group.worked,)), _commands(group)) for group in groups
-            ],
+            below=[_below_group(group) for group in groups],
         )
     total = sum(group.count for group in groups)
     causes = f" of {count(len(groups), 'cause')}" if len(groups) < total else ""
     screen.say(f"{count(total, 'alert')}{causes}")
     if answer.over:
-        need = "needs" if answer.over == 1 else "need"
-        screen.say(
-            f"{count(answer.over, 'more alert')} {need} nothing any more: "
-            "`sas messages remove --repaired`"
-        )
+        screen.say(f"{answer.over:,} more repaired or over: `sas messages remove --repaired`")
 
 
 def _about(group: AlertGroup) -> str:
-    if group.scope:
-        return group.scope
     more = group.orders - len(group.order_ids)
-    return ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
+    orders = ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
+    return group.newest.scope or orders
 
 
-def _commands(group: AlertGroup) -> str:
-    removal = f"`sas messages remove {shlex.quote(group.message_id)}`"
+def _below_group(group: AlertGroup) -> list[str]:
+    row = group.newest
     since = f"first {time_of(group.first)}; " if group.count > 1 else ""
-    return f"{since}`{group.command}`, then {removal}" if group.command else since + removal
+    command = f"`{row.command}`, then " if row.command else ""
+    removal = f"`sas messages remove {shlex.quote(row.message_id)}`"
+    return [*filter(None, (row.cause, row.worked)), f"{since}{command}{removal}"]
 
 
 def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:
@@ -451,10 +437,10 @@ def _line(row: MessageRow) -> str:
 
 
 def _show_row(row: MessageRow, rows: Sequence[MessageRow]) -> None:
-    parts = f", {row.parts} parts" if row.parts > 1 else ""
+    command = f"`{row.command}`" if row.command else ""
     screen.facts(
         (
-            ("message", f"{row.message_id}{parts}"),
+            ("message", row.message_id + (f", {row.parts} parts" if row.parts > 1 else "")),
             ("what", f"{row.what}, {time_of(row.since)}"),
             ("queue", row.place),
             ("from", row.source if row.source != row.place else ""),
@@ -464,7 +450,7 @@ def _show_row(row: MessageRow, rows: Sequence[MessageRow]) -> None:
             ("also", _others_of_cause(row, rows)),
             ("now", row.over),
             ("resend", f"{row.fate}: {row.effect}" if row.fate else ""),
-            ("do", "; ".join(filter(None, (row.todo, f"`{row.command}`" if row.command else "")))),
+            ("do", "; ".join(filter(None, (row.todo, command)))),
             ("body", row.body or ""),
         )
     )
@@ -483,49 +469,38 @@ def _others_of_cause(row: MessageRow, rows: Sequence[MessageRow]) -> str:
 
 
 async def _carry_out(
-    bus: OperatorBus, plan: MovePlan, system: System, *, dry_run: bool, asks: bool, json: bool
+    system: System, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
 ) -> int:
     """Show a plan, ask, and carry it out. Return the exit code: 1 if a message stays."""
-    moves, staying = plan.moves, plan.staying
-    rows = plan.rows(system.queues)[: len(moves)]
+    rows = [move.row(system.queues) for move in plan.moves]
     removal = any(row.to is None for row in rows)
     if json:
         _say(*rows)
     elif rows:
-        screen.table(
-            ("Order", "Message", "From", "To"),
-            [
-                (
-                    row.order_id or "-",
-                    row.message_id,
-                    row.place,
-                    "removed" if row.to is None else row.to,
-                )
-                for row in rows
-            ],
-        )
-    _complain(f"{row.message_id} stays: {row.stays}" for row in staying)
-    what = count(len(moves), "message")
-    if dry_run or not moves:
+        cells = [
+            (row.order_id or "-", row.message_id, row.place, row.to or "removed") for row in rows
+        ]
+        screen.table(("Order", "Message", "From", "To"), cells)
+    _complain(f"{row.message_id} stays: {row.stays}" for row in plan.staying)
+    what, stays = count(len(rows), "message"), bool(plan.staying)
+    if dry_run or not rows:
         if not json:
             screen.say(f"{what} would be {'removed' if removal else 'sent again'}")
-        return 1 if staying else 0
+        return int(stays)
     action = f"remove {what} for good" if removal else f"send {what} again"
     if asks and not screen.confirmed(action):
         return 1
-    result = await _move_all(bus, plan, removal=removal)
+    result = await _move_all(await system.bus(), plan, removal=removal)
     if json:
         _say(result)
     else:
-        effect = "" if removal else f"sent {result.resent:,} of {result.planned:,}, "
+        effect = "" if removal else f"sent {result.resent:,}, "
         screen.say(f"{effect}removed {result.removed:,} of {result.planned:,}")
     if (result.removed if removal else result.resent) < result.planned:
         screen.complain("sas: the others were gone, or another reader has them: look again")
     elif result.removed < result.planned:
-        screen.complain(
-            "sas: some messages were sent and not removed: the next resend sends them again"
-        )
-    return 1 if staying or result.removed < result.planned else 0
+        screen.complain("sas: some were sent and not removed: the next resend sends them again")
+    return int(stays or result.removed < result.planned)
 
 
 async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveResult:
@@ -537,8 +512,7 @@ async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveR
                     moved, removed = moved + 1, removed + is_removed
                     tell(moved)
     except BaseException as error:
-        nothing_sent = not moved and isinstance(error, UndeliverableError)
-        if not removal and not nothing_sent:
+        if not removal and (moved or not isinstance(error, UndeliverableError)):
             screen.complain(
                 f"sas: at least {moved:,} of {total:,} were sent and nothing is lost: repeat the "
                 "command"

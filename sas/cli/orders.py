@@ -23,7 +23,7 @@ from sas.config import read_payload_codec
 from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, orders
+from sas.operate import commands, finding, orders
 from sas.operate.commands import ActPlan, Intent, OrderCommand
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
@@ -160,7 +160,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
         }
         if query.state not in MIXED_STATES:
             del columns["State"]
-        columns = {name: cells for name, cells in columns.items() if any(cells)}
+        columns = {name: cells for name, cells in columns.items() if any(cells) or name == "Why"}
         screen.table(list(columns), zip(*columns.values(), strict=True), folds="Why")
     condition = CONDITIONS.get(query.state, query.state.capitalize())
     counts = (
@@ -173,7 +173,8 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
         if query.state in MIXED_STATES
         else []
     )
-    title = f"{screen.count(len(rows), 'order')} {condition}".rstrip()
+    number = order_list.failed_count if query.state == "error" else len(rows)
+    title = f"{screen.count(number, 'order')} {condition}".rstrip()
     note = f" (the first {query.limit:,}; --limit shows more)" if order_list.is_cut else ""
     screen.sentence(title + (f": {', '.join(counts)}" if counts else "") + note)
     for line in _beside(order_list.beside):
@@ -220,10 +221,12 @@ def _beside(beside: Beside) -> Iterator[str]:
 async def _acknowledge(system: System, rows: Sequence[OrderRow], operator: str) -> int:
     """Note that an operator has seen that these orders are in Error; return the exit code."""
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
+    order_ids = [row.order_id for row in rows if row.acknowledged_by is None]
     order_commands = [
-        OrderCommand(order_id=row.order_id, verb=intent.verb, seq=row.seq, urgent=row.urgent)
-        for row in rows
-        if row.acknowledged_by is None
+        OrderCommand(
+            order_id=order.order_id, verb=intent.verb, seq=order.seq, urgent=order.details.urgent
+        )
+        for order in await finding.load_all(await system.store(), order_ids)
     ]
     run = await act.carry_out(ActPlan(intent=intent, commands=order_commands), system)
     problems = [result for result in run.results if result.problem]

@@ -21,14 +21,15 @@ from sas.operate.checks import Check
 from sas.operate.errors import CommandError, UsageError
 from sas.operate.messages import QueueCount
 from sas.operate.status import (
+    ENDED_MAX,
     CircuitStatus,
     Problem,
     SystemStatus,
     is_forbidden,
     queue_counts,
     queue_names,
-    system_status,
-    with_queues,
+    read_system,
+    status_of,
 )
 from sas.ports import StoreUnavailableError
 
@@ -133,13 +134,13 @@ async def _look(place: System, app_agents: set[str]) -> SystemStatus:
     bus = await place.bus_if_any()
     store = await place.store()
     if bus is None:
-        return await system_status(store, screen.now())
+        return status_of(await read_system(store, screen.now()), screen.now())
     names = {*app_agents, *await breakers(store).all(), *letters.agents_here(place.queues)}
     counting = asyncio.create_task(queue_counts(bus, queue_names(place.queues, names)))
     try:
-        answer = await system_status(store, screen.now())
+        reading = await read_system(store, screen.now())
         place.waits_for = QUEUES
-        return with_queues(answer, await counting)
+        return status_of(reading, screen.now(), await counting)
     finally:
         counting.cancel()
 
@@ -147,9 +148,9 @@ async def _look(place: System, app_agents: set[str]) -> SystemStatus:
 def _line(answer: SystemStatus) -> str:
     """Return a look as one line, for a pipe."""
     kinds = Counter(problem.kind for problem in answer.problems)
-    wrong = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
+    problems = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
     parts = (f"{answer.in_error:,} in Error", _under_way(answer), f"ended {_ended(answer)}")
-    return f"{time_of(answer.at)}  {wrong or 'nothing is wrong'}; {'; '.join(parts)}"
+    return f"{time_of(answer.at)}  {problems or 'nothing is wrong'}; {'; '.join(parts)}"
 
 
 def _drawn(answer: SystemStatus) -> RenderableType:
@@ -197,7 +198,10 @@ def _under_way(answer: SystemStatus) -> str:
 
 
 def _ended(answer: SystemStatus) -> str:
-    return ", ".join(f"{count:,} {state}" for state, count in answer.ended.items()) or "none"
+    """Return how many orders ended in the last hour; if not all were counted, of the first ones."""
+    counts = ", ".join(f"{count:,} {state}" for state, count in answer.ended.items())
+    is_cut = sum(answer.ended.values()) >= ENDED_MAX
+    return f"more than {counts}" if is_cut else counts or "none"
 
 
 def _circuits(answer: SystemStatus) -> Iterator[tuple[str, str]]:

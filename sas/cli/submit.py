@@ -69,7 +69,7 @@ def submit(  # noqa: PLR0913  one for each option
         ),
     ] = None,
 ) -> None:
-    """Send orders to the orders queue: of a file, of stdin as they arrive, or one by options.
+    """Send orders of a file or of stdin, or one order by options.
 
     \b
       sas submit orders.jsonl --follow

@@ -52,7 +52,7 @@ class Storage:
     table: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class System:
     """The table, the namespace and the queues' names, as the environment has them.
 

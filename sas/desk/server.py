@@ -334,13 +334,14 @@ class Desk:
         message = box.find(place, message_id) if box.resends else None
         if message is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
-        move, row = await redriving.plan_one(
+        move = await redriving.plan_one(
             office.bus,
             office.store,
             queues=office.queues,
             path=path_of(place),
             message_id=message_id,
         )
+        row = move.row(office.queues)
         removed: bool | None = None
         if request.method == "POST":
             if row.to != fields.get("target"):

@@ -4,15 +4,15 @@ Most pages are drawn from the last ``Picture``, so they do not wait for the stor
 100,000 orders, so almost none is loaded: index rows tell of the orders in Error and of the finished
 ones, due rows of those under way.
 
-1. *In Error*: the index row tells the fingerprints. For each group, its oldest order is loaded, for
-   the text of its error. So are the orders that the overview shows.
+1. *In Error*: the index row tells the errors. An order is loaded only if an older version wrote its
+   index row, which does not.
 2. *Finished*: the first look reads the last hour. Each further look reads an older part of the past
    too, until all is read. The index row of an order may become visible some time after it
    finished, so each look begins ``LATE`` before the look before it.
 3. *Taken up again*: an operator undoes an order that was finished. It is then found under way or in
    Error, and leaves the finished orders.
 
-A list loads the rows of its page that are not finished (``loaded``).
+A list loads the rows of its page that are under way (``loaded``).
 
 One task (``run``) writes everything here. Pages read ``picture``, which is never changed, only
 replaced.
@@ -28,12 +28,10 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from sas.domain.change import StepDue
-from sas.domain.order import OrderState
 from sas.operate import finding
 from sas.operate.messages import QueueCount
 from sas.operate.orders import OrderRow, row_of, row_of_summary
-from sas.operate.status import SystemStatus, system_status, with_queues
+from sas.operate.status import SystemStatus, read_system, status_of
 from sas.ports import CorruptOrderError, OtherVersionError, StateStore, UnavailableError
 
 LOOK_EVERY_S = 2.0
@@ -41,13 +39,10 @@ SHOWN_MAX = 10
 """Orders in Error on the overview."""
 FINISHED_MAX = 100_000
 """Most finished orders in memory. The oldest are dropped."""
-READ_SIZE = 1000
-"""Index rows read at once."""
 LATE = timedelta(minutes=1)
 """The index row of an order may become visible so long after the order finished."""
 _PAST = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 """How far back each part of the past goes."""
-_FINISHED = {OrderState.PROCESSED.value, OrderState.COMPENSATED.value, OrderState.REJECTED.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +119,14 @@ class Watch:
 
     async def _look(self) -> None:
         now = self._now()
-        status, dues, in_error = await asyncio.gather(
-            system_status(self._store, now),
-            finding.due_rows(self._store),
-            self._read_in_error(),
-        )
-        steps = sorted((due for due in dues if isinstance(due, StepDue)), key=lambda due: due.at)
-        times = {due.order_id: due.at for due in reversed(steps)}
+        reading = await read_system(self._store, now)
+        in_error = reading.in_error
+        times = {due.order_id: due.at for due in reversed(reading.dues)}
         for row in in_error:
             times.pop(row.order_id, None)
         picture = Picture(
             at=now,
-            status=with_queues(status, self.queues),
+            status=status_of(reading, now, self.queues),
             in_error=in_error,
             under_way=[
                 OrderRow(order_id=order_id, process_state=None, until=at)
@@ -159,25 +150,16 @@ class Watch:
             self.picture = replace(picture, version=self.picture.version + 1)
             self._changed.notify_all()
 
-    async def _read_in_error(self) -> list[OrderRow]:
-        # 1. In Error.
-        rows: list[OrderRow] = []
-        async for batch in finding.summaries(self._store, in_error=True, size=READ_SIZE):
-            rows += map(row_of_summary, batch)
-        rows = [*await self.loaded(rows[:SHOWN_MAX]), *rows[SHOWN_MAX:]]
-        # An order that was taken up again leaves Error a moment before its index row is removed.
-        return [row for row in rows if row.process_state == OrderState.ERROR.value]
-
     async def loaded(self, rows: Iterable[OrderRow]) -> list[OrderRow]:
         """Return these orders with all that a row tells, without those that do not exist any more.
 
-        A finished order is not loaded. An order that cannot be read gets a row that says why.
+        Only an order under way is loaded. An order that cannot be read gets a row that says why.
         """
         answers = await asyncio.gather(*map(self._loaded, rows))
         return [row for row in answers if row is not None]
 
     async def _loaded(self, row: OrderRow) -> OrderRow | None:
-        if row.process_state in _FINISHED:
+        if row.process_state is not None:
             return row
         async with self._gate:
             try:
@@ -207,9 +189,7 @@ class Watch:
         self, since: datetime, until: datetime | None
     ) -> dict[str, OrderRow]:
         rows: dict[str, OrderRow] = {}
-        async for batch in finding.summaries(
-            self._store, in_error=False, since=since, until=until, size=READ_SIZE
-        ):
+        async for batch in finding.summaries(self._store, in_error=False, since=since, until=until):
             rows.update((summary.order_id, row_of_summary(summary)) for summary in batch)
             if until is not None and len(rows) > FINISHED_MAX:
                 break

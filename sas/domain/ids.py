@@ -129,5 +129,8 @@ def key_time(moment: datetime) -> str:
 
 
 def parse_key_time(text: str) -> datetime:
-    """Return the moment that ``key_time`` wrote."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    """Return the moment that ``key_time`` wrote; raises ValueError for any other text."""
+    moment = datetime.fromisoformat(text)  # ten times faster than strptime, and too lenient
+    if moment.tzinfo is not UTC or key_time(moment) != text:
+        raise ValueError(f"{text[:40]!r} is not a time as it is stored")
+    return moment

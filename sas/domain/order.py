@@ -406,6 +406,14 @@ class Order:
         return tuple(step.fingerprint for step in failed)
 
     @property
+    def error_text(self) -> str:
+        """The errors of its steps in Error, as one text; empty if there are none."""
+        failed = (step for step in self.steps if step.process_state is StepState.ERROR)
+        return "; ".join(
+            f"{step.error.code}: {step.error.message}" for step in failed if step.error
+        )
+
+    @property
     def direction(self) -> Direction:
         """Undo as soon as the undo of one step is decided. It never goes back to do."""
         undoing = any(step.direction is Direction.UNDO for step in self.steps)

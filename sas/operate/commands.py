@@ -59,7 +59,7 @@ OPERATOR_NAME_LENGTH_MAX = 100
 JOURNAL_POLL_S = 0.25
 SEND_COMMANDS_MAX = 100
 """Commands that are given to the bus in one call."""
-LOOKS_AT_ONCE = 32
+LOOKS_AT_ONCE = 16
 """Commands whose results are looked for at the same time."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
@@ -446,22 +446,24 @@ class ActRun:
         waiting = deque(self.plan.commands)
         news_at, looks = time.monotonic(), 0
         while waiting:
+            began_at = time.monotonic()
             commands = [waiting.popleft() for _ in range(min(LOOKS_AT_ONCE, len(waiting)))]
             before = [self._results[command.order_id] for command in commands]
             ended = await asyncio.gather(*map(self._look, commands))
             # A command without a result goes to the end of the line, so that one that never gets
             # its result does not delay the others.
-            waiting.extend(
-                command for command, has_ended in zip(commands, ended, strict=True) if not has_ended
-            )
-            if any(ended) or before != [self._results[command.order_id] for command in commands]:
+            waiting += [
+                command for command, is_done in zip(commands, ended, strict=True) if not is_done
+            ]
+            news = sum(self._results[result.order_id] != result for result in before)
+            if news:
                 news_at, looks = time.monotonic(), 0
                 tell(len(self.plan.commands) - len(waiting))
-                continue
-            looks += len(commands)
+            looks += len(commands) - news
             if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
                 break
-            await asyncio.sleep(JOURNAL_POLL_S)
+            if waiting and 2 * news < len(commands):  # leave the table to the scheduler
+                await asyncio.sleep(max(JOURNAL_POLL_S, time.monotonic() - began_at))
         for command in waiting:
             result = self._results[command.order_id]
             if result.carried_out is None:
@@ -498,45 +500,35 @@ class ActRun:
     async def _look(self, command: OrderCommand) -> bool:
         """Look for the result of a command; return whether it is complete."""
         result = self._results[command.order_id]
+        order = await self._store.load(command.order_id)
+        state = order.process_state.value if order else "gone"
         if result.carried_out is None:
-            result = await self._look_in_journal(command, result)
-        if result.carried_out is not True:
+            result = await self._look_in_journal(command, order, state)
+        if order is None or not result.carried_out:
             return result.carried_out is not None
-        order = await self._store.load(command.order_id)  # 5.
-        if order is None:
-            self._note(result, process_state="gone")
-            return True
-        steps = [step for step in order.steps if step.number in command.reruns]
-        has_ended = all(step.process_state in _ENDED and step.turn is None for step in steps)
+        steps = [step for step in order.steps if step.number in command.reruns]  # 5.
         failure = _with_errors([step for step in steps if is_failed(step)])
-        self._note(
-            result,
-            process_state=order.process_state.value,
-            failed_again=bool(failure),
-            problem=failure or None,
-        )
-        return has_ended
+        self._note(result, process_state=state, failed_again=bool(failure), problem=failure or None)
+        return all(step.process_state in _ENDED and step.turn is None for step in steps)
 
-    async def _look_in_journal(self, command: OrderCommand, result: ActResult) -> ActResult:
-        cause = cause_of(self._queues.scheduler, command.command_id)
-        entry = await self._store.recorded(command.order_id, cause)  # 1.
-        reason = ""
-        if entry is None:
-            order = await self._store.load(command.order_id)
-            state = order.process_state.value if order else None
-            if order is not None and command.seq in {order.seq, None}:  # 2. 4.
+    async def _look_in_journal(
+        self, command: OrderCommand, order: Order | None, state: str
+    ) -> ActResult:
+        result = self._results[command.order_id]
+        entry, reason = None, ""
+        if order is None:
+            reason = GONE
+        elif order.seq != command.seq:  # 1. a command that was carried out has changed it
+            cause = cause_of(self._queues.scheduler, command.command_id)
+            entry = await self._store.recorded(command.order_id, cause)
+        if entry is None and order is not None:
+            if command.seq in {order.seq, None}:  # 2. 4.
                 reason = await CommandAnswers(self._store).reason(command.command_id)
-            elif command.seq is None:
-                reason = GONE
-            else:
-                # 3. Perhaps this command changed the seq after the look at the journal above. So
-                # look for its cause once more.
-                entry = await self._store.recorded(command.order_id, cause)
-                if entry is None:
-                    reason = await what_changed(self._store, order, command.seq)
-            if reason:
-                problem = f"not carried out: {reason}."
-                return self._note(result, carried_out=False, process_state=state, problem=problem)
+            else:  # 3.
+                reason = await what_changed(self._store, order, command.seq or 0)
+        if reason:
+            problem = f"not carried out: {reason}."
+            return self._note(result, carried_out=False, process_state=state, problem=problem)
         if entry is None:
             return result
         if entry.what is JournalWord.FENCED:

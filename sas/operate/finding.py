@@ -12,16 +12,22 @@ from sas.domain.change import Due
 from sas.domain.ids import check_order_id
 from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.ports import CorruptOrderError, OtherVersionError, StateStore, Summary
+from sas.ports import StateStore, Summary
 
 BATCH_ORDERS = 200
 """Orders that are loaded in one batch. Memory holds one batch of orders."""
-LOADS_AT_ONCE = 8
+SUMMARIES_MAX = 12_800
+"""Index rows in the largest batch."""
+LOADS_AT_ONCE = 32
 """Orders that are loaded at the same time."""
 UNDER_WAY_MAX = 1_000_000
 """How many due rows of one shard are read at most."""
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
-_FIRST_WINDOW = timedelta(minutes=10)
+_FIRST_WINDOW = timedelta(minutes=1)
+SHARE_MIN = 10
+"""Of one shard so many finished orders are looked for at least: its share may be uneven."""
+FINISHED_MAX = 1_000_000
+"""Finished orders that are read at once at most."""
 END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """All due rows are due before this moment."""
 
@@ -100,24 +106,13 @@ def no_such_order(order_id: str) -> str:
     )
 
 
-async def load_all(
-    store: StateStore, ids: Sequence[str], *, skips_unreadable: bool = False
-) -> list[Order]:
-    """Return the orders with these ids, without those that do not exist.
-
-    ``skips_unreadable`` leaves out those too whose rows were changed by hand, or are of a newer
-    version.
-    """
+async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
+    """Return the orders with these ids, without those that do not exist."""
     gate = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def fetch(order_id: str) -> Order | None:
         async with gate:
-            try:
-                return await store.load(order_id)
-            except (CorruptOrderError, OtherVersionError):
-                if skips_unreadable:
-                    return None
-                raise
+            return await store.load(order_id)
 
     orders = await asyncio.gather(*(fetch(order_id) for order_id in ids))
     return [order for order in orders if order is not None]
@@ -142,21 +137,30 @@ async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:
 async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -> list[Summary]:
     """Return the index rows of finished orders, the newest first. No order is loaded.
 
-    The table sorts these rows with the oldest first. So this function reads windows of time,
-    backwards from now. Each window is twice as long as the one before.
+    The table sorts these rows with the oldest first. So one shard tells first since when there may
+    be enough of them: orders are spread evenly over the shards.
     """
+    share = query.limit // len(store.shards) + SHARE_MIN
     earliest = query.since or _EARLIEST
-    newest: dict[tuple[datetime, str], Summary] = {}
-    until: datetime | None = None
+    while True:
+        since = await _since_share(store, query, now, share)
+        rows = await store.finished(FINISHED_MAX, since=max(since, earliest))
+        matches = [summary for summary in rows if _summary_matches(summary, query)]
+        if len(matches) >= query.limit or since <= earliest:
+            return matches[::-1][: query.limit]
+        share *= 4
+
+
+async def _since_share(store: StateStore, query: OrderQuery, now: datetime, share: int) -> datetime:
+    """Return since when one shard has so many finished orders that match, or the earliest time."""
     window = _FIRST_WINDOW
-    while len(newest) < query.limit and (until is None or until > earliest):
-        since = max(earliest, (until or now) - window)
-        rows: list[Summary] = []
-        async for batch in summaries(store, in_error=False, since=since, until=until):
-            rows += [summary for summary in batch if _summary_matches(summary, query)]
-        newest |= {(summary.at, summary.order_id): summary for summary in reversed(rows)}
-        until, window = since, window * 2
-    return list(newest.values())[: query.limit]
+    while now - window > (query.since or _EARLIEST):
+        rows = await store.finished(FINISHED_MAX, since=now - window, shard=store.shards[0])
+        matches = [summary for summary in rows if _summary_matches(summary, query)]
+        if len(matches) >= share:
+            return matches[-share].at
+        window *= 8
+    return query.since or _EARLIEST
 
 
 def _summary_matches(summary: Summary, query: OrderQuery) -> bool:
@@ -190,16 +194,16 @@ async def summaries(
     in_error: bool,
     since: datetime | None = None,
     until: datetime | None = None,
-    size: int | None = None,
 ) -> AsyncIterator[list[Summary]]:
-    """Yield the summaries of orders in Error, or of finished orders, in batches.
+    """Yield the summaries of orders in Error, or of finished orders, in batches that grow.
 
     Each read begins at the moment of the last summary of the batch before, because several orders
     can have the same moment. The summaries that were in the batch before are left out.
     """
     last_keys: set[tuple[datetime, str]] = set()
+    size = BATCH_ORDERS
     while True:
-        limit = (size or BATCH_ORDERS) + len(last_keys)
+        limit = size + len(last_keys)
         if in_error:
             batch = await store.attention(limit, since=since)
         else:
@@ -210,6 +214,7 @@ async def summaries(
         if not new_summaries:
             return
         yield new_summaries
+        size = min(size * 4, SUMMARIES_MAX)
         since = new_summaries[-1].at
         last_keys = {(summary.at, summary.order_id) for summary in batch if summary.at == since}
 
@@ -242,7 +247,18 @@ async def _candidates(store: StateStore, query: OrderQuery) -> AsyncIterator[lis
     state = _STATE_OF_LOADED[query.state]
     in_error = state is OrderState.ERROR
     async for batch in summaries(store, in_error=in_error, since=query.since):
-        matches = [summary for summary in batch if summary.process_state is state]
-        yield [
-            summary.order_id for summary in matches if query.workflow in {None, summary.workflow}
+        ids = [
+            summary.order_id
+            for summary in batch
+            if summary.process_state is state and may_match(summary, query)
         ]
+        for start in range(0, len(ids), BATCH_ORDERS):
+            yield ids[start : start + BATCH_ORDERS]
+
+
+def may_match(summary: Summary, query: OrderQuery) -> bool:
+    """Return whether an order may match, as far as its index row tells."""
+    fingerprints_match = query.fingerprint is None or query.fingerprint in summary.fingerprints
+    return query.workflow in {None, summary.workflow} and (
+        fingerprints_match or not summary.fingerprints
+    )

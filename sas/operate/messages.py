@@ -91,7 +91,6 @@ class MessageRow(Record, frozen=True, kw_only=True):
     attempts: int | None = None
     fingerprint: str | None = None
     scope: str | None = None
-    cleared: str | None = None
     over: str = ""
     fate: str | None = None
     effect: str = ""
@@ -110,27 +109,18 @@ class MessageRow(Record, frozen=True, kw_only=True):
 
 
 class AlertGroup(Record, frozen=True, kw_only=True):
-    """Alerts of one cause. ``message_id``, ``cause`` and ``command`` are those of the newest.
+    """Alerts of one cause, the newest of them whole.
 
-    ``count`` leaves out alerts that are over: ``repaired`` counts those. ``order_ids`` has some of
-    the orders.
+    ``count`` leaves out alerts that are over: ``repaired`` counts those. ``first`` is since when
+    the oldest waits. ``orders`` counts their orders, and ``order_ids`` has some of them.
     """
 
-    kind: str
-    cause: str
-    message_id: str
+    newest: MessageRow
     count: int
     repaired: int
     first: datetime
-    last: datetime
-    order_ids: tuple[str, ...]
     orders: int
-    workflow: str | None
-    step: str | None
-    agent: str | None
-    scope: str | None
-    worked: str
-    command: str
+    order_ids: tuple[str, ...]
 
 
 class MessageList(Record, frozen=True, kw_only=True):
@@ -213,28 +203,6 @@ async def read_some(
     return contents
 
 
-async def list_messages(
-    bus: MessageBus,
-    store: StateStore | None,
-    queues: Queues,
-    *,
-    paths: Sequence[str],
-    since: datetime | None = None,
-    content: bool = False,
-    tell: Callable[[int], None] = lambda _count: None,
-) -> MessageList:
-    """Return the messages of these queues that wait since ``since`` or later.
-
-    Their orders are loaded from ``store``; without it, or if it does not answer, their states are
-    not known. With ``content`` each row has the body. ``tell`` gets how many queues are read.
-
-    Raises:
-        ServiceUnavailableError: no queue could be read.
-    """
-    contents = await read_some(bus, paths, tell)
-    return await joined(store, contents, queues, since=since, content=content)
-
-
 async def joined(
     store: StateStore | None,
     contents: PeekResult,
@@ -243,7 +211,11 @@ async def joined(
     since: datetime | None = None,
     content: bool = False,
 ) -> MessageList:
-    """Return messages that were read, with their orders. See ``list_messages``."""
+    """Return those of the messages that wait since ``since`` or later, with their orders.
+
+    Their orders are loaded from ``store``; without it, or if it does not answer, their states are
+    not known. With ``content`` each row has the body.
+    """
     letters = [letter for letter in contents.letters if since is None or letter.since >= since]
     problems = list(contents.problems.values())
     orders: Mapping[str, OrderNow] = {}
@@ -291,28 +263,9 @@ def list_of(
     return MessageList(rows=tuple(rows), groups=groups, over=over)
 
 
-async def overview(
-    bus: MessageBus,
-    store: StateStore | None,
-    queues: Queues,
-    *,
-    names: Sequence[str],
-    tell: Callable[[int], None] = lambda _count: None,
-) -> tuple[list[QueueCount], MessageList]:
-    """Return what lies in each of these queues, and the alerts. ``tell``: see ``list_messages``.
-
-    Raises:
-        ServiceUnavailableError: no queue could be read.
-    """
-    contents = await read_some(bus, with_subqueues(names), tell)
-    alerts = [letter for letter in contents.letters if letter.path == queues.alerts]
-    answer = await joined(store, PeekResult(alerts, {}), queues)
-    return _counts(names, contents), answer
-
-
 async def count_queues(bus: MessageBus, names: Sequence[str]) -> list[QueueCount]:
     """Return what lies in each queue and in its subqueue."""
-    return _counts(names, await read(bus, with_subqueues(names)))
+    return counts_of(names, await read(bus, with_subqueues(names)))
 
 
 def with_subqueues(names: Iterable[str]) -> list[str]:
@@ -320,31 +273,23 @@ def with_subqueues(names: Iterable[str]) -> list[str]:
     return [path for name in names for path in (name, name + DEAD_LETTER_SUBQUEUE)]
 
 
-def _counts(names: Iterable[str], contents: PeekResult) -> list[QueueCount]:
+def counts_of(names: Iterable[str], contents: PeekResult) -> list[QueueCount]:
+    """Return what lies in each of these queues, which were read with their subqueues."""
     letters: dict[str, list[Letter]] = {}
     for letter in contents.letters:
-        letters.setdefault(letter.path, []).append(letter)
-    return [
-        _count(
-            name,
-            letters.get(name, []),
-            letters.get(name + DEAD_LETTER_SUBQUEUE, []),
-            contents.problems,
-        )
-        for name in names
-    ]
+        letters.setdefault(letter.path.removesuffix(DEAD_LETTER_SUBQUEUE), []).append(letter)
+    return [_count(name, letters.get(name, []), contents.problems) for name in names]
 
 
-def _count(
-    name: str, letters: Sequence[Letter], dead: Sequence[Letter], problems: Mapping[str, str]
-) -> QueueCount:
-    scheduled = sum(letter.peeked.is_scheduled for letter in letters)
+def _count(name: str, letters: Sequence[Letter], problems: Mapping[str, str]) -> QueueCount:
+    dead = sum(letter.path != name for letter in letters)
+    scheduled = sum(letter.path == name and letter.peeked.is_scheduled for letter in letters)
     return QueueCount(
         queue=name,
-        waiting=len(letters) - scheduled,
+        waiting=len(letters) - dead - scheduled,
         scheduled=scheduled,
-        dead_lettered=len(dead),
-        oldest=min((letter.since for letter in (*letters, *dead)), default=None),
+        dead_lettered=dead,
+        oldest=min((letter.since for letter in letters), default=None),
         problem=problems.get(name) or problems.get(name + DEAD_LETTER_SUBQUEUE) or "",
     )
 
@@ -364,84 +309,66 @@ def row_of(
 
     ``ended`` has the time at which an incident ended last, by its kind and its scope.
     """
-    state = order.state.value if order else None
-    place = place_name(letter.path)
+    message = letter.peeked
+    row = MessageRow(
+        what=MESSAGE,
+        place=place_name(letter.path),
+        message_id=message.message_id,
+        since=letter.since,
+        source=letter.source,
+        kind="scheduled" if message.is_scheduled else "waiting",
+        cause=message.body.decode(errors="replace")[:BODY_CHARACTERS],
+        order_id=letter.order_id,
+        state=order.state.value if order else None,
+        todo="nothing: it waits for its reader",
+    )
     if is_dead(letter, queues):
-        return _dead_letter(letter, queues, state, verdict)
-    if (alert := alert_of(letter.peeked)) is not None:
-        return MessageRow(
+        return _dead_letter(row, letter, queues, verdict)
+    if (alert := alert_of(message)) is not None:
+        return structs.replace(
+            row,
             what=ALERT,
-            place=place,
-            message_id=letter.peeked.message_id,
-            since=letter.since,
-            source=letter.source,
             kind=alert.kind,
             cause=named_cause(alert.text),
-            order_id=alert.order_id,
-            state=state,
             workflow=alert.workflow,
             step=alert.step,
             agent=alert.agent,
             attempts=alert.attempts,
             fingerprint=_fingerprint(alert),
             scope=alert.scope,
-            cleared=alert.cleared,
             over=_why_over(alert, order, ended),
+            todo="",
             command=alert.command or "",
         )
-    if (part := rejected_of(letter.peeked)) is not None:
-        return MessageRow(
+    if (part := rejected_of(message)) is not None:
+        return structs.replace(
+            row,
             what=REJECTED_ORDER if is_order(part, queues) else REJECTED_MESSAGE,
-            place=place,
-            message_id=letter.peeked.message_id,
-            since=letter.since,
             source=part.source_queue,
             kind=part.reason,
             cause=named_cause(part.description),
-            order_id=part.order_id,
-            state=state,
             todo=_todo_of_rejected(part, queues),
-            command=f"sas messages resend {shlex.quote(letter.peeked.message_id)}",
+            command=f"sas messages resend {shlex.quote(message.message_id)}",
             parts=part.parts,
         )
-    return MessageRow(
-        what=MESSAGE,
-        place=place,
-        message_id=letter.peeked.message_id,
-        since=letter.since,
-        source=letter.source,
-        kind="scheduled" if letter.peeked.is_scheduled else "waiting",
-        cause=letter.peeked.body.decode(errors="replace")[:BODY_CHARACTERS],
-        order_id=letter.order_id,
-        state=state,
-        todo="nothing: it waits for its reader",
-    )
+    return row
 
 
 def _dead_letter(
-    letter: Letter, queues: Queues, state: str | None, verdict: Verdict | None
+    row: MessageRow, letter: Letter, queues: Queues, verdict: Verdict | None
 ) -> MessageRow:
     properties = letter.peeked.properties
-    reason = properties.get(DEAD_LETTER_REASON, "")
-    cause = why_given_up(properties)
-    if error := properties.get(FAILING_CHECK):
-        cause += f": {error}"
+    reason, error = properties.get(DEAD_LETTER_REASON, ""), properties.get(FAILING_CHECK)
     todo, verb = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
-    name = shlex.quote(letter.peeked.message_id)
-    command = f"sas messages {verb.format(name)}"
+    command = f"sas messages {verb.format(shlex.quote(row.message_id))}"
     if letter.path == queues.dead_letters:
         todo = "nothing: the function of this queue takes it; check that the function app runs"
         command = ""
-    return MessageRow(
+    return structs.replace(
+        row,
         what=DEAD_LETTER,
-        place=place_name(letter.path),
-        message_id=letter.peeked.message_id,
-        since=letter.since,
-        source=letter.source,
         kind=_KIND_OF_REASON.get(reason, reason or "given-up"),
-        cause=cause,
-        order_id=letter.order_id,
-        state=state,
+        cause=why_given_up(properties) + (f": {error}" if error else ""),
         fate=verdict.fate.value if verdict else None,
         effect=verdict.why if verdict else "",
         todo=todo,
@@ -518,24 +445,14 @@ def groups_of(rows: Iterable[MessageRow]) -> tuple[tuple[AlertGroup, ...], int]:
 
 
 def _group(members: Sequence[MessageRow], repaired: int) -> AlertGroup:
-    newest = max(members, key=lambda row: row.since)
     order_ids = list(dict.fromkeys(row.order_id for row in members if row.order_id))
     return AlertGroup(
-        kind=newest.kind,
-        cause=newest.cause,
-        message_id=newest.message_id,
+        newest=max(members, key=lambda row: row.since),
         count=len(members),
         repaired=repaired,
         first=min(row.since for row in members),
-        last=newest.since,
-        order_ids=tuple(order_ids[:EXAMPLES_MAX]),
         orders=len(order_ids),
-        workflow=newest.workflow,
-        step=newest.step,
-        agent=newest.agent,
-        scope=newest.scope,
-        worked=newest.worked,
-        command=newest.command,
+        order_ids=tuple(order_ids[:EXAMPLES_MAX]),
     )
 
 

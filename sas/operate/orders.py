@@ -51,12 +51,12 @@ from sas.operate.why import (
     waits_for,
     waits_of,
 )
-from sas.ports import MessageBus, OtherVersionError, StateStore, Summary
+from sas.ports import CorruptOrderError, MessageBus, OtherVersionError, StateStore, Summary
 
 COUNTED_MAX = 1000
 """Other orders are counted up to this number only: a list must not take long for them."""
-GROUPS_EXPLAINED_MAX = 20
-"""Of so many groups the first order is loaded at most."""
+IN_ERROR_MAX = 10_000
+"""Orders in Error are counted and grouped up to this number."""
 LATELY = timedelta(hours=1)
 """Orders that finished within this time count as finished lately."""
 IF_IT_LASTS = "If this lasts, check that the function app runs."
@@ -496,7 +496,6 @@ class FailedAlike(Record, frozen=True):
 
     fingerprint: str
     count: int
-    first_id: str
     since: datetime | None
     why: str
 
@@ -517,11 +516,14 @@ class Beside(Record, frozen=True):
 class OrderList(Record, frozen=True):
     """The orders that a query finds. If it ``is_cut``, there may be more of them.
 
-    ``problem`` says why the orders on ``orders-rejected`` could not be read, if so.
+    ``groups`` and ``failed_count`` are of all orders in Error that the query finds, up to
+    ``IN_ERROR_MAX``. ``problem`` says why the orders on ``orders-rejected`` could not be
+    read, if so.
     """
 
     rows: tuple[OrderRow, ...]
     groups: tuple[FailedAlike, ...]
+    failed_count: int
     beside: Beside
     is_cut: bool
     problem: str = ""
@@ -533,7 +535,6 @@ def row_of(order: Order, now: datetime) -> OrderRow:
     open_steps = [step for step in order.steps if step.complete_by is not None]
     open_steps.sort(key=lambda step: step.complete_by or now)
     steps = failed_steps or open_steps
-    errors = [f"{step.error.code}: {step.error.message}" for step in failed_steps if step.error]
     done = {StepState.PROCESSED, StepState.COMPENSATED}
     return OrderRow(
         order_id=order.order_id,
@@ -544,7 +545,7 @@ def row_of(order: Order, now: datetime) -> OrderRow:
         submitted_at=order.details.submitted_at,
         seq=order.seq,
         step=steps[0].name if steps else "",
-        why="; ".join(errors) or " ".join(waits_of(step, now).awaited for step in open_steps),
+        why=order.error_text or " ".join(waits_of(step, now).awaited for step in open_steps),
         until=order.complete_by,
         fingerprints=tuple(finding.fingerprints(order)),
         undone_because=order.undone_because,
@@ -561,12 +562,15 @@ def row_of_summary(summary: Summary) -> OrderRow:
         order_id=summary.order_id,
         process_state=summary.process_state.value,
         workflow=summary.workflow,
+        version=summary.version,
         since=summary.at,
         submitted_at=summary.submitted_at,
         step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
         fingerprints=summary.fingerprints,
-        why=f"undone: {summary.undone_because}" if summary.undone_because else "",
+        why=summary.error_text
+        or (f"undone: {summary.undone_because}" if summary.undone_because else ""),
         undone_because=summary.undone_because,
+        acknowledged_by=summary.acknowledged_by,
     )
 
 
@@ -592,7 +596,6 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
         FailedAlike(
             fingerprint=fingerprint,
             count=count,
-            first_id=first_rows[fingerprint].order_id,
             since=first_rows[fingerprint].since,
             why=first_rows[fingerprint].why,
         )
@@ -600,35 +603,29 @@ def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
     ]
 
 
-async def failed_alike(
+async def rows_in_error(
     store: StateStore, in_error: Sequence[Summary], now: datetime
-) -> list[FailedAlike]:
-    """Return all orders in Error by fingerprint, the most frequent first.
+) -> list[OrderRow]:
+    """Return orders in Error as rows; ``in_error`` has their index rows.
 
-    Only the first order of each group is loaded, for its error. An order whose index row an older
-    version wrote is loaded for its fingerprint; beyond ``COUNTED_MAX`` of them that is ``unknown``.
+    One is loaded only if an older version wrote its index row. If it cannot be read, its row says
+    so.
     """
-    silent = [summary.order_id for summary in in_error if not summary.fingerprints][:COUNTED_MAX]
-    loaded = {order.order_id: order for order in await _readable(store, silent)}
-    rows = [
-        row_of(loaded[summary.order_id], now)
-        if summary.order_id in loaded
-        else replace(row_of_summary(summary), fingerprints=summary.fingerprints or ("unknown",))
-        for summary in in_error
-    ]
-    groups = groups_of(rows)
-    first_ids = [group.first_id for group in groups[:GROUPS_EXPLAINED_MAX]]
-    orders = {order.order_id: order for order in await _readable(store, first_ids)}
-    return [
-        replace(group, why=row_of(orders[group.first_id], now).why)
-        if group.first_id in orders
-        else group
-        for group in groups
-    ]
+    gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
 
+    async def row(summary: Summary) -> OrderRow | None:
+        if summary.fingerprints:
+            return row_of_summary(summary)
+        async with gate:
+            try:
+                order = await store.load(summary.order_id)
+            except (CorruptOrderError, OtherVersionError) as error:
+                return replace(row_of_summary(summary), why=f"it cannot be read: {error}")
+        return row_of(order, now) if order is not None else None
 
-async def _readable(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    return await finding.load_all(store, ids, skips_unreadable=True)
+    rows = await asyncio.gather(*map(row, in_error))
+    # An order that was taken up again leaves Error a moment before its index row is removed.
+    return [row for row in rows if row and row.process_state == OrderState.ERROR.value]
 
 
 async def list_of(
@@ -643,7 +640,8 @@ async def list_of(
         StoreUnavailableError: the table does not answer.
     """
     rows: list[OrderRow] = []
-    problem = ""
+    groups: list[FailedAlike] = []
+    failed_count, problem = 0, ""
     for state in ("error", "running", "finished") if query.state == "all" else (query.state,):
         if len(rows) == query.limit:
             break
@@ -654,7 +652,12 @@ async def list_of(
             limit=query.limit - len(rows),
             since=query.since,
         )
-        if state in {"error", "running"}:
+        if state == "error":
+            found_rows = await _rows_in_error(store, part, now)
+            failed_count, groups = len(found_rows), groups_of(found_rows)
+            rows += found_rows[: part.limit]
+            continue
+        if state == "running":
             rows += [row_of(order, now) async for order in finding.each(store, part)]
             continue
         summaries = await finding.newest_finished(store, part, now)
@@ -667,11 +670,23 @@ async def list_of(
         await _check_workflow(store, query.workflow)
     return OrderList(
         rows=tuple(rows),
-        groups=tuple(groups_of(rows)),
+        groups=tuple(groups),
+        failed_count=failed_count,
         beside=await _beside(store, query.state, now),
         is_cut=len(rows) == query.limit,
         problem=problem,
     )
+
+
+async def _rows_in_error(store: StateStore, query: OrderQuery, now: datetime) -> list[OrderRow]:
+    """Return all orders in Error that a query finds, without its limit."""
+    in_error = [
+        summary
+        for summary in await store.attention(IN_ERROR_MAX, since=query.since)
+        if summary.process_state is OrderState.ERROR and finding.may_match(summary, query)
+    ]
+    rows = await rows_in_error(store, in_error, now)
+    return [row for row in rows if query.fingerprint in {None, *row.fingerprints}]
 
 
 async def _rejected_in_queue(

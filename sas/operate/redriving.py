@@ -13,7 +13,7 @@ There is one way to send a message again, for every queue and for terminal and d
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -31,19 +31,16 @@ from sas.operate.letters import (
     READ_MAX,
     DeadLetterFate,
     Letter,
+    LetterKey,
     PeekResult,
     Verdict,
     judge_all,
     letter_of,
-    order_of,
     rejected_of,
 )
-from sas.operate.messages import ALERT, MessageRow, cause_key, joined, place_name
+from sas.operate.messages import cause_key, joined, place_name
 from sas.operate.record import Record
 from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, StateStore
-
-ParsedMessage = tuple[Peeked, RejectedMessage | None]
-"""A message, and its decoded body if it is a rejected message."""
 
 
 class MoveRow(Record, frozen=True, kw_only=True):
@@ -63,11 +60,30 @@ class MoveRow(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """A message of the queue at ``path``, and the move that sends it again or removes it."""
+    """The move that sends a message again or removes it. ``letter`` is its first part."""
 
-    path: str
-    peeked: Peeked
+    letter: Letter
     move: MessageMove
+
+    def row(self, queues: Queues) -> MoveRow:
+        """Return what becomes of the message."""
+        message, part = self.move.message, rejected_of(self.letter.peeked)
+        to = message.queue if message else None
+        resubmits = bool(part and to and _is_given_up(part, to, queues))
+        return _row(self.letter, to, resubmits=resubmits)
+
+
+def _row(
+    letter: Letter, to: str | None = None, *, resubmits: bool = False, stays: str = ""
+) -> MoveRow:
+    return MoveRow(
+        message_id=letter.peeked.message_id,
+        order_id=letter.order_id,
+        place=place_name(letter.path),
+        to=to,
+        resubmits=resubmits,
+        stays=stays,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +93,33 @@ class MovePlan:
     moves: Sequence[PlannedMove]
     staying: Sequence[MoveRow]
 
-    def rows(self, queues: Queues) -> list[MoveRow]:
-        """Return what becomes of each message: first those that move, then those that stay."""
-        return [_row(plan, queues) for plan in self.moves] + list(self.staying)
 
-
-def _row(plan: PlannedMove, queues: Queues) -> MoveRow:
-    message, rejected = plan.move.message, rejected_of(plan.peeked)
-    target = message.queue if message else None
-    return MoveRow(
-        message_id=plan.peeked.message_id,
-        order_id=order_of(plan.peeked.body),
-        place=place_name(plan.path),
-        to=target,
-        resubmits=bool(rejected and target and _is_given_up(rejected, target, queues)),
-    )
-
-
-def _staying(letter: Letter, why: str) -> MoveRow:
-    return MoveRow(
-        message_id=letter.peeked.message_id,
-        order_id=letter.order_id,
-        place=place_name(letter.path),
-        stays=why,
-    )
-
-
-def named(letters: Iterable[Letter], names: Collection[str]) -> list[Letter]:
-    """Return the messages with these ids, or of these orders.
+def named(letters: Sequence[Letter], names: Collection[str]) -> list[Letter]:
+    """Return the messages with these ids, or of these orders, each with all its parts.
 
     Raises:
         NotPossibleError: there is none for one of the names.
     """
-    matches = [
-        letter for letter in letters if {letter.peeked.message_id, letter.order_id} & set(names)
-    ]
-    present = {name for letter in matches for name in (letter.peeked.message_id, letter.order_id)}
-    if missing := [name for name in names if name not in present]:
+    keys = {_whole(letter) for letter in letters if _is_named(letter, names)}
+    matches = [letter for letter in letters if _whole(letter) in keys]
+    missing = [name for name in names if not any(_is_named(match, [name]) for match in matches)]
+    if missing:
         raise NotPossibleError(
             f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages: nothing was "
             "changed"
         )
     return matches
+
+
+def _is_named(letter: Letter, names: Collection[str]) -> bool:
+    return letter.peeked.message_id in names or letter.order_id in names
+
+
+def _whole(letter: Letter) -> tuple[str, str]:
+    """Return a key that all parts of a rejected message have, and no other message."""
+    part = rejected_of(letter.peeked)
+    name = part.id.rpartition("/")[0] if part else f"#{letter.peeked.sequence}"
+    return letter.path, name
 
 
 async def plan_resend(
@@ -133,31 +134,39 @@ async def plan_resend(
     """Plan to send messages again: those that are named, by their ids or orders, or all of them.
 
     ``to`` names another target than the queue from which each message came. ``force`` sends dead
-    letters too that are not safe to send again; they must be named. Without ``store``, only dead
-    letters for a reader outside the system are safe.
+    letters too that are not safe to send again. Without ``store``, only dead letters for a reader
+    outside the system are safe.
 
     Raises:
         NotPossibleError: a message that is named is not there.
         UnavailableError: an order cannot be read.
     """
-    chosen = list(letters) if names is None else named(letters, names)
+    chosen = letters if names is None else named(letters, names)
     verdicts = await judge_all(store, chosen, queues)
-    if force and names is not None:
+    if force:
         verdicts = {
             key: replace(verdict, fate=DeadLetterFate.SAFE) for key, verdict in verdicts.items()
         }
-    rejected = [letter.peeked for letter in letters if letter.path == queues.rejected]
-    ids = [letter.peeked.message_id for letter in chosen if letter.path == queues.rejected]
-    moves, staying = redrive(rejected, queues.rejected, ids=ids, queues=queues, to=to)
-    others = [letter for letter in chosen if letter.path != queues.rejected]
-    dead = [(letter, verdicts[letter.key]) for letter in others if letter.key in verdicts]
-    more_moves, more_staying = redrive_safe(dead, queues, to)
-    waiting = [
-        _staying(letter, _why_untouched(letter, queues))
-        for letter in others
-        if letter.key not in verdicts
-    ]
-    return MovePlan([*moves, *more_moves], [*staying, *more_staying, *waiting])
+    return resend(chosen, verdicts, queues, to)
+
+
+async def plan_one(
+    bus: MessageBus, store: StateStore, *, queues: Queues, path: str, message_id: str
+) -> PlannedMove:
+    """Plan to send one message again, by the rules of the command.
+
+    Raises:
+        NotPossibleError: the message is not in the queue any more, or it must stay; the text says
+            why.
+        UnavailableError: the queue or the order cannot be read.
+    """
+    letters = [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
+    plan = await plan_resend(store, letters, queues, names=[message_id])
+    for row in plan.staying:
+        raise NotPossibleError(f"{row.message_id} stays: {row.stays}")
+    if len(plan.moves) != 1:
+        raise NotPossibleError(f"{message_id} is in the queue more than once")
+    return plan.moves[0]
 
 
 async def plan_removal(
@@ -176,58 +185,71 @@ async def plan_removal(
     alerts = [letter for letter in letters if letter.path == queues.alerts]
     rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     if names is None:
-        return _removal(alerts, {row.message_id for row in rows if row.over}, queues)
+        over = {row.message_id for row in rows if row.over}
+        return _plan(
+            [letter for letter in alerts if letter.peeked.message_id in over], lambda _: None
+        )
     chosen = named(letters, names)
     for name in names:
-        fits = {
-            letter.path for letter in chosen if name in (letter.peeked.message_id, letter.order_id)
-        }
-        if len(fits) > 1:
-            places = " and ".join(sorted(map(place_name, fits)))
-            raise NotPossibleError(f"{name} fits messages in {places}: give --in PLACE")
-    ids = {letter.peeked.message_id for letter in chosen} | _of_one_cause(rows, names)
-    return _removal(letters, ids, queues)
-
-
-def _of_one_cause(alerts: Sequence[MessageRow], names: Collection[str]) -> set[str]:
-    rows = [row for row in alerts if row.what == ALERT]
+        places = sorted({place_name(letter.path) for letter in chosen if _is_named(letter, [name])})
+        if len(places) > 1:
+            raise NotPossibleError(
+                f"{name} fits messages in {' and '.join(places)}: give --in PLACE"
+            )
     newest = {cause_key(row): row.since for row in rows if row.message_id in names}
-    return {
+    ids = {
         row.message_id
         for row in rows
-        if (since := newest.get(cause_key(row))) is not None and row.since <= since
+        if cause_key(row) in newest and row.since <= newest[cause_key(row)]
     }
+    more = [letter for letter in alerts if letter.peeked.message_id in ids and letter not in chosen]
+
+    def nothing(group: Sequence[Letter]) -> None:
+        path = group[0].path
+        if path not in {queues.alerts, queues.rejected} and not path.endswith(DEAD_LETTER_SUBQUEUE):
+            raise NotPossibleError(_why_untouched(path, queues))
+
+    return _plan([*chosen, *more], nothing)
 
 
-def _removal(letters: Sequence[Letter], ids: set[str], queues: Queues) -> MovePlan:
-    operators = {queues.alerts, queues.rejected}
+def resend(
+    letters: Iterable[Letter],
+    verdicts: Mapping[LetterKey, Verdict],
+    queues: Queues,
+    to: str | None = None,
+) -> MovePlan:
+    """Plan to send these messages again. ``verdicts`` has those of the dead letters among them."""
+    return _plan(letters, lambda group: _new_message(group, verdicts.get(group[0].key), queues, to))
+
+
+def _why_untouched(path: str, queues: Queues) -> str:
+    if path == queues.alerts:
+        return "it is an alert, which is for you"
+    if path == queues.dead_letters:
+        return f"the function of {queues.dead_letters} takes it"
+    return f"it waits for the reader of {path}"
+
+
+def _plan(
+    letters: Iterable[Letter], message_of: Callable[[Sequence[Letter]], Message | None]
+) -> MovePlan:
+    """Plan a move for each message; one move takes all parts of a message.
+
+    ``message_of`` returns the message to send in place of the parts, or None to remove them only.
+    It raises NotPossibleError if they must stay.
+    """
+    groups: dict[tuple[str, str], list[Letter]] = {}
+    for letter in letters:
+        groups.setdefault(_whole(letter), []).append(letter)
     moves: list[PlannedMove] = []
     staying: list[MoveRow] = []
-    groups: dict[str, list[Letter]] = {}
-    for letter in letters:
-        groups.setdefault(letter.path, []).append(letter)
-    for path, group in groups.items():
-        if path in operators or path.endswith(DEAD_LETTER_SUBQUEUE):
-            messages = [letter.peeked for letter in group]
-            moves_of_queue, _ = _plan(
-                messages, path, ids=ids, queues=queues, message_of=lambda _: None
-            )
-            moves += moves_of_queue
-        else:
-            staying += [
-                _staying(letter, _why_untouched(letter, queues))
-                for letter in group
-                if letter.peeked.message_id in ids
-            ]
+    for group in groups.values():
+        try:
+            sequences = frozenset(letter.peeked.sequence for letter in group)
+            moves.append(PlannedMove(group[0], MessageMove(sequences, message_of(group))))
+        except NotPossibleError as error:
+            staying.append(_row(group[0], stays=str(error)))
     return MovePlan(moves, staying)
-
-
-def _why_untouched(letter: Letter, queues: Queues) -> str:
-    if letter.path == queues.alerts:
-        return "it is an alert, which is for you"
-    if letter.path == queues.dead_letters:
-        return f"the function of {queues.dead_letters} takes it"
-    return f"it waits for the reader of {letter.path}"
 
 
 async def carry_out(bus: OperatorBus, moves: Sequence[PlannedMove]) -> AsyncGenerator[bool]:
@@ -239,112 +261,15 @@ async def carry_out(bus: OperatorBus, moves: Sequence[PlannedMove]) -> AsyncGene
     Raises:
         BusUnavailableError, UndeliverableError: see ``OperatorBus.move``.
     """
-    for path in dict.fromkeys(plan.path for plan in moves):
-        batch = [plan.move for plan in moves if plan.path == path]
+    for path in dict.fromkeys(plan.letter.path for plan in moves):
+        batch = [plan.move for plan in moves if plan.letter.path == path]
         async with aclosing(bus.move(path, batch)) as moving:
             async for removed in moving:
                 yield removed
 
 
-def redrive(
-    messages: Sequence[Peeked],
-    path: str,
-    *,
-    ids: Collection[str] | None,
-    queues: Queues,
-    to: str | None = None,
-) -> tuple[list[PlannedMove], list[MoveRow]]:
-    """Plan to send the messages with these ids again; with ``ids`` None, all of these messages.
-
-    ``to`` names another target than the queue from which each message came. Return the moves, and
-    the messages that stay.
-    """
-    return _plan(
-        messages,
-        path,
-        ids=ids,
-        queues=queues,
-        message_of=lambda group: _new_message(group, path, queues, to),
-    )
-
-
-def redrive_safe(
-    verdicts: Iterable[tuple[Letter, Verdict]], queues: Queues, to: str | None = None
-) -> tuple[list[PlannedMove], list[MoveRow]]:
-    """Plan to send the dead letters again that are safe to send.
-
-    Return the moves, and the dead letters that stay.
-    """
-    staying: list[MoveRow] = []
-    safe: dict[str, list[Peeked]] = {}
-    for letter, verdict in verdicts:
-        if letter.path == queues.dead_letters:
-            staying.append(_staying(letter, _why_untouched(letter, queues)))
-        elif verdict.fate is not DeadLetterFate.SAFE:
-            staying.append(_staying(letter, f"{verdict.fate.value}: {verdict.why}"))
-        else:
-            safe.setdefault(letter.path, []).append(letter.peeked)
-    moves: list[PlannedMove] = []
-    for path, messages in safe.items():
-        moves_of_queue, staying_of_queue = redrive(messages, path, ids=None, queues=queues, to=to)
-        moves += moves_of_queue
-        staying += staying_of_queue
-    return moves, staying
-
-
-async def plan_one(
-    bus: MessageBus, store: StateStore, *, queues: Queues, path: str, message_id: str
-) -> tuple[PlannedMove, MoveRow]:
-    """Plan to send one message again, by the rules of the command.
-
-    Raises:
-        NotPossibleError: the message is not in the queue any more, or it must stay; the text says
-            why.
-        UnavailableError: the queue or the order cannot be read.
-    """
-    letters = [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
-    plan = await plan_resend(store, letters, queues, names=[message_id])
-    for row in plan.staying:
-        raise NotPossibleError(f"{row.message_id} stays: {row.stays}")
-    if len(plan.moves) != 1:
-        raise NotPossibleError(f"{message_id} is in the queue more than once")
-    return plan.moves[0], _row(plan.moves[0], queues)
-
-
-def _plan(
-    messages: Sequence[Peeked],
-    path: str,
-    *,
-    ids: Collection[str] | None,
-    queues: Queues,
-    message_of: Callable[[Sequence[ParsedMessage]], Message | None],
-) -> tuple[list[PlannedMove], list[MoveRow]]:
-    """Return the moves, and the messages that stay.
-
-    A large rejected message is in its queue as several messages, one for each part. One move takes
-    all parts. ``message_of`` returns the message to send in their place; None to remove them only.
-    """
-    groups: dict[str, list[ParsedMessage]] = {}
-    for message in messages:
-        part = rejected_of(message) if path == queues.rejected else None
-        key = part.id.rpartition("/")[0] if part else f"#{message.sequence}"
-        groups.setdefault(key, []).append((message, part))
-    moves: list[PlannedMove] = []
-    staying: list[MoveRow] = []
-    for group in groups.values():
-        if ids is not None and not {message.message_id for message, _ in group} & set(ids):
-            continue
-        first = group[0][0]
-        try:
-            sequences = frozenset(message.sequence for message, _ in group)
-            moves.append(PlannedMove(path, first, MessageMove(sequences, message_of(group))))
-        except NotPossibleError as error:
-            staying.append(_staying(letter_of(path, first), str(error)))
-    return moves, staying
-
-
 def _new_message(
-    group: Sequence[ParsedMessage], path: str, queues: Queues, to: str | None
+    group: Sequence[Letter], verdict: Verdict | None, queues: Queues, to: str | None
 ) -> Message:
     """Return the message that replaces the messages of one group.
 
@@ -355,11 +280,16 @@ def _new_message(
     Raises:
         NotPossibleError: the messages must stay; the text says why.
     """
-    message = group[0][0]
+    path, message = group[0].path, group[0].peeked
     new_id = f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"
-    if path.endswith(DEAD_LETTER_SUBQUEUE):
+    if path.endswith(DEAD_LETTER_SUBQUEUE) and verdict is not None:
+        if verdict.fate is not DeadLetterFate.SAFE:
+            raise NotPossibleError(f"{verdict.fate.value}: {verdict.why}")
         return _copy(message, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
-    parts = {part.part: part for _, part in group if part}
+    if path != queues.rejected:
+        raise NotPossibleError(_why_untouched(path, queues))
+    decoded = (rejected_of(letter.peeked) for letter in group)
+    parts = {part.part: part for part in decoded if part}
     if not parts:
         raise NotPossibleError("it is not a rejected message: send it by hand")
     rejected = next(iter(parts.values()))

@@ -1,7 +1,7 @@
 """The state of the system, and what is wrong with it: one record for the terminal and the desk.
 
-1. **Orders** are counted by their index rows and due rows. Of each group that failed alike, only
-   the first order is loaded, for its error.
+1. **Orders** are counted by their index rows and due rows. None is loaded, unless an older version
+   wrote its index row.
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
    and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
    A step that is late is explained by the incident that no scheduler claims steps.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec import structs
@@ -28,13 +29,20 @@ from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
 from sas.operate.messages import QueueCount, count_queues
-from sas.operate.orders import LATELY, FailedAlike, failed_alike
+from sas.operate.orders import (
+    IN_ERROR_MAX,
+    LATELY,
+    FailedAlike,
+    OrderRow,
+    groups_of,
+    rows_in_error,
+)
 from sas.operate.record import Record
 from sas.operate.why import LATE_AFTER
-from sas.ports import MessageBus, StateStore
+from sas.ports import MessageBus, StateStore, Summary
 
-COUNTED_MAX = 100_000
-"""Most index rows of one kind that are counted."""
+ENDED_MAX = 2000
+"""Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
 """Queues that are looked into at the same time, each together with its dead-letter subqueue."""
 QUEUES_S = 5.0
@@ -100,8 +108,9 @@ class Problem(Record, frozen=True):
 class SystemStatus(Record, frozen=True):
     """The state of the system at one moment.
 
-    ``ended`` counts the orders that ended in the last hour, by state. ``oldest_due`` is the first
-    time at which the supervisor looks at a step; ``is_late``: it should have looked already.
+    ``ended`` counts the orders that ended in the last hour by state, at most ``ENDED_MAX``.
+    ``oldest_due`` is the first time at which the supervisor looks at a step; ``is_late``: it should
+    have looked already.
     """
 
     at: datetime
@@ -123,48 +132,65 @@ class SystemStatus(Record, frozen=True):
         return tuple(circuit for circuit in self.circuits if circuit.is_open)
 
 
-async def system_status(store: StateStore, now: datetime) -> SystemStatus:
-    """Return the state of the system without its queues: see ``with_queues``.
+@dataclass(frozen=True, kw_only=True)
+class SystemReading:
+    """What the table tells of the system. ``dues`` has the due steps of all orders, sorted."""
+
+    in_error: Sequence[OrderRow]
+    ended: Sequence[Summary]
+    dues: Sequence[StepDue]
+    circuits: Mapping[str, Breaker]
+    incidents: Sequence[ActiveIncident]
+
+
+async def read_system(store: StateStore, now: datetime) -> SystemReading:
+    """Read the system's state.
 
     Raises:
         StoreUnavailableError: the table does not answer.
     """
     in_error, ended, dues, breakers_by_agent, incidents_by_name = await asyncio.gather(
-        store.attention(COUNTED_MAX),
-        store.finished(COUNTED_MAX, since=now - LATELY),
+        store.attention(IN_ERROR_MAX),
+        store.finished(ENDED_MAX, since=now - LATELY),
         finding.due_rows(store),
         breakers(store).all(),
         active_incidents(store).all(),
     )
-    active = [
-        shared.value
-        for shared in incidents_by_name.values()
-        if shared.value is not None and not rules.is_over(shared.value, now)
-    ]
-    circuits = _circuits({name: shared.value for name, shared in breakers_by_agent.items()}, active)
-    # Every order with an open step has a due row of it.
-    steps = [due for due in dues if isinstance(due, StepDue)]
-    oldest = min(steps, key=lambda due: due.at, default=None)
-    failed_ids = {summary.order_id for summary in in_error}
+    return SystemReading(
+        in_error=await rows_in_error(store, in_error, now),
+        ended=ended,
+        # Every order with an open step has a due row of it.
+        dues=sorted((due for due in dues if isinstance(due, StepDue)), key=lambda due: due.at),
+        circuits={agent: shared.value for agent, shared in breakers_by_agent.items()},
+        incidents=[
+            shared.value
+            for shared in incidents_by_name.values()
+            if shared.value is not None and not rules.is_over(shared.value, now)
+        ],
+    )
+
+
+def status_of(
+    reading: SystemReading, now: datetime, queues: Sequence[QueueCount] = ()
+) -> SystemStatus:
+    """Return the state of the system, and what is wrong with it. ``queues``: what lies in them."""
+    failed_ids = {row.order_id for row in reading.in_error}
+    circuits = _circuits(reading.circuits, reading.incidents)
+    oldest = reading.dues[0] if reading.dues else None
     status = SystemStatus(
         at=now,
         problems=(),
-        in_error=len(in_error),
-        failures=tuple(await failed_alike(store, in_error, now)),
-        under_way=len({due.order_id for due in steps} - failed_ids),
-        ended=dict(Counter(summary.process_state.value for summary in ended)),
+        in_error=len(reading.in_error),
+        failures=tuple(groups_of(reading.in_error)),
+        under_way=len({due.order_id for due in reading.dues} - failed_ids),
+        ended=dict(Counter(summary.process_state.value for summary in reading.ended)),
         oldest_due=oldest.at if oldest else None,
         oldest_due_order=oldest.order_id if oldest else None,
         is_late=oldest is not None and oldest.at + LATE_AFTER < now,
         circuits=circuits,
-        incidents=_incidents(active, circuits),
+        incidents=_incidents(reading.incidents, circuits),
+        queues=tuple(queues),
     )
-    return with_queues(status, ())
-
-
-def with_queues(status: SystemStatus, queues: Sequence[QueueCount]) -> SystemStatus:
-    """Return the state of the system with its queues, and all that is wrong."""
-    status = structs.replace(status, queues=tuple(queues))
     return structs.replace(status, problems=tuple(_problems(status)))
 
 

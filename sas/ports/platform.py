@@ -118,7 +118,8 @@ class Summary:
     """One order in a list, read from an index row without loading the order.
 
     ``undone_because`` says why the undo was decided. ``fingerprints`` has ``step/code`` of each
-    step in Error; it is empty if an older version wrote the row.
+    step in Error, and ``error_text`` their errors; they are empty, and ``version`` is None, if an
+    older version wrote the row. ``acknowledged_by`` names the operator who has seen the Error.
     """
 
     at: datetime
@@ -127,7 +128,10 @@ class Summary:
     workflow: str
     submitted_at: datetime
     undone_because: str | None = None
+    version: int | None = None
     fingerprints: tuple[str, ...] = ()
+    error_text: str = ""
+    acknowledged_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from sas.operate.letters import (
     Verdict,
     dead_letter_paths,
     judge,
+    letter_of,
     read,
     rejected_of,
 )
-from sas.operate.redriving import PlannedMove, redrive, redrive_safe
+from sas.operate.redriving import PlannedMove, resend
 from sas.ports import Peeked, StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -74,11 +75,14 @@ class Redriver:
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
         peeked = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
-        moves, _ = redrive(peeked, QUEUES.rejected, ids=None, queues=QUEUES)
-        sequences = {number for plan in moves for number in plan.move.sequences}
-        for message in peeked if back else ():
-            if message.sequence not in sequences and (queue := self._source_of(message)):
-                moves += redrive([message], QUEUES.rejected, ids=None, queues=QUEUES, to=queue)[0]
+        letters = [letter_of(QUEUES.rejected, message) for message in peeked]
+        plan = resend(letters, {}, QUEUES)
+        moves = list(plan.moves)
+        staying = {row.message_id for row in plan.staying} if back else set()
+        for letter in letters:
+            source = self._source_of(letter.peeked)
+            if source and letter.peeked.message_id in staying:
+                moves += resend([letter], {}, QUEUES, source).moves
         await self._move(moves, dies=dies)
 
     def _source_of(self, message: Peeked) -> str | None:
@@ -89,11 +93,11 @@ class Redriver:
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
         bus = self._world.memory_bus
-        listing = await read(bus, [path for path in paths if path in bus.queues])
-        verdicts = [(letter, await self._judged(letter)) for letter in listing.letters]
-        moves, _ = redrive_safe(verdicts, QUEUES)
+        letters = (await read(bus, [path for path in paths if path in bus.queues])).letters
+        verdicts = {letter.key: await self._judged(letter) for letter in letters}
+        moves = resend(letters, verdicts, QUEUES).moves
         sequences = {number for plan in moves for number in plan.move.sequences}
-        self._left_in_place |= {letter.peeked.sequence for letter, _ in verdicts} - sequences
+        self._left_in_place |= {letter.peeked.sequence for letter in letters} - sequences
         self._tell(f"resend of dead letters: {len(moves)} of {len(verdicts)} dead letters")
         await self._move(moves, dies=dies)
 
@@ -112,13 +116,13 @@ class Redriver:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
         world, bus = self._world, self._world.memory_bus
         for plan in moves:
-            letters = bus.lock(plan.path, plan.move.sequences)
+            letters = bus.lock(plan.letter.path, plan.move.sequences)
             if not letters:
                 continue  # they are gone, or another reader has them
             try:
                 assert plan.move.message is not None  # noqa: S101  a redrive sends
                 await world.bus.send([plan.move.message])
-                if plan.path == QUEUES.rejected:
+                if plan.letter.path == QUEUES.rejected:
                     self._redriven += [queued.message.body for queued in letters]
                 await self._dies() if dies else await world.pause()
             except (CrashError, UnavailableError) as error:

@@ -547,7 +547,10 @@ def _summary(order: Order, at: datetime) -> Summary:
         workflow=details.workflow,
         submitted_at=details.submitted_at,
         undone_because=order.undone_because,
+        version=details.version,
         fingerprints=order.fingerprints,
+        error_text=order.error_text,
+        acknowledged_by=order.acknowledged_by,
     )
 
 

@@ -191,7 +191,7 @@ async def test_an_awaited_callback_is_shown_answered_refused_and_not_waited_for_
         refused = await sas(system, "callback", "O-refused", *refusal, *by_hand)
         assert (refused.code, refused.err) == (0, "")
         assert await system.ends("O-refused", "Compensated") == "Compensated"
-        assert (await sas(system, "cancel", "O-cancelled", *by_hand)).code == 0
+        assert (await sas(system, "undo", "O-cancelled", *by_hand)).code == 0
         assert await system.ends("O-cancelled", "Compensated") == "Compensated"
         assert await post(late) == (410, "too-late")
         await system.quiet()

@@ -55,7 +55,7 @@ async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig)
     order = await alone.store.commit(cases.submitted("W-1"))
     claimed_order = await alone.store.commit(cases.claimed(order))
 
-    waited = await sas(alone, "undo", "W-1", "--yes", "--wait", "0.5")
+    waited = await sas(alone, "undo", "W-1", "--now", "--yes", "--wait", "0.5")
     assert waited.code == 1
     assert "not carried out within 0.5 s: check that the function app runs" in waited.err
     (command,) = [json.loads(body_of(message)) for message in await alone.receive("scheduler")]
@@ -73,7 +73,7 @@ async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig)
 
 async def test_a_command_overtaken_by_another_change_is_reported_as_refused(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("T-1"))
-    undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--yes", "--wait", "120"))
+    undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--now", "--yes", "--wait", "120"))
     await until(lambda: _waits(alone), "the command is sent")
     await alone.store.commit(cases.claimed(order))
     overtaken = await undoing
@@ -239,7 +239,7 @@ async def test_a_running_order_is_cancelled_and_undone(
     assert "C-1" in running.out
     assert "The agent of reserve-stock: the call is out" in (await sas(system, "show", "C-1")).out
 
-    cancelled = await sas(system, "cancel", "C-1", "--yes", "--wait", "120")
+    cancelled = await sas(system, "undo", "C-1", "--yes", "--wait", "120")
     assert (cancelled.code, cancelled.err) == (0, "")
     assert "wait for reserve-stock" in cancelled.out
     system.remote.set_faults(Faults())
@@ -315,7 +315,7 @@ async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(
     system: Rig,
 ) -> None:
     await refused_at(system, "payment", "N-1")
-    output = await sas(system, "undo", "N-1", "--yes", "--no-wait")
+    output = await sas(system, "undo", "N-1", "--yes", "--wait", "0")
     assert (output.code, output.err) == (0, "")
     command_id = output.out.rsplit(maxsplit=1)[-1]
     assert await system.ends("N-1", "Compensated") == "Compensated"

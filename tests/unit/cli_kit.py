@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -189,11 +189,15 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
     async def opened_bus(endpoint: object) -> MessageBus:
         return bus
 
+    async def service_time(where: systems.Storage) -> datetime:
+        return system.clock.now()
+
     monkeypatch.setattr(systems, "open_store", opened_store)
     monkeypatch.setattr(systems, "open_bus", opened_bus)
+    monkeypatch.setattr(systems, "service_time", service_time)
     monkeypatch.setattr(screen, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=k")
     monkeypatch.setenv("SAS_OPERATOR", "ann")
     without_project(monkeypatch)
 

@@ -53,9 +53,11 @@ def drawn(columns: int, *arguments: str) -> str:
 
 def check_screen(name: str, columns: int, *arguments: str) -> None:
     """Compare what a command prints with its golden screen, or draw the golden screen again."""
-    text = f"$ sas {' '.join(arguments)}\n{drawn(columns, *arguments)}"
-    assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= columns
+    output = drawn(columns, *arguments)
+    assert output.strip(), "it printed nothing on stdout"
+    assert "\x1b" not in output
+    assert max(map(len, output.splitlines())) <= columns
+    text = f"$ sas {' '.join(arguments)}\n{output}"
     path = FOLDER / f"{name}-{columns}.txt"
     if os.environ.get(REDRAW):
         path.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ import pytest
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.operate import redriving
+from sas.operate.letters import letter_of
 from tests import indexed_functions
 from tests.unit.actors_kit import Kit, kit, letter, order
 
@@ -63,11 +64,10 @@ async def test_an_order_that_its_own_queue_gave_up_is_resent_as_another_submissi
     body = order("web-1", reply_queue=WEB, submission_id="s-1")
     await come(system, body, "orders-web", dead=True)
     given_up = await system.bus.peek(BOUND.rejected, 10)
-    moves, reasons = redriving.redrive(
-        given_up, BOUND.rejected, ids=None, queues=BOUND, to="orders-web"
-    )
-    assert (reasons, len(moves)) == ([], 1)
-    message = moves[0].move.message
+    letters = [letter_of(BOUND.rejected, message) for message in given_up]
+    plan = redriving.resend(letters, {}, BOUND, "orders-web")
+    assert (plan.staying, len(plan.moves)) == ([], 1)
+    message = plan.moves[0].move.message
     assert message is not None
     assert json.loads(message.body)["submission_id"] == message.message_id
     await come(system, message.body, "orders-web")

@@ -106,7 +106,7 @@ def test_each_command_of_a_page_is_one_that_can_be_typed(page: Path) -> None:
     problems = []
     for block, inline in COMMANDS_IN_TEXT.findall(page.read_text(encoding="utf-8")):
         line = (block or inline).partition(" #")[0].partition(" | ")[0].partition(" > ")[0]
-        wrong = wrong_in(shlex.split(line.partition("&&")[0].strip(" .\\")))
-        if wrong and not re.search("Missing argument|requires an argument", wrong):
-            problems.append(f"sas {line}: {wrong}")
+        problem = wrong_in(shlex.split(line.partition("&&")[0].strip(" .\\")))
+        if problem and not re.search("Missing argument|requires an argument", problem):
+            problems.append(f"sas {line}: {problem}")
     assert problems == []

@@ -372,7 +372,6 @@ def test_orders_that_failed_alike_are_one_group_and_the_rest_is_counted(night: N
     assert (order_list.beside.in_error, order_list.is_cut) == (None, False)
     row = order_list.rows[0]
     assert (row.step, row.why) == ("pay", "card-declined: the card was declined")
-    assert row.seq == night.system.order("A").seq
 
 
 def test_a_list_of_every_state_begins_with_the_orders_in_error(night: Night) -> None:

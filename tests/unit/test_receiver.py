@@ -28,7 +28,8 @@ from sas.engine.receiver import (
 )
 from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
-from sas.operate.redriving import redrive
+from sas.operate.letters import DeadLetterFate, Verdict, letter_of
+from sas.operate.redriving import resend
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -377,7 +378,9 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    ((letter_move,), _) = redrive([letter], QUEUE + DEAD_LETTERS, ids=None, queues=Queues())
+    dead = letter_of(QUEUE + DEAD_LETTERS, letter)
+    verdict = Verdict(DeadLetterFate.SAFE, "")
+    (letter_move,) = resend([dead], {dead.key: verdict}, Queues()).moves
     assert letter_move.move.message is not None
     await door.receive(letter_move.move.message)
     second_copy = await door.next()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sas.cli.main import verbs
+from sas.client import OrdersClient
+from sas.codec.external import Notification
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
 from tests.unit import cli_kit
 from tests.unit.actors_kit import keep_breaker, order
 from tests.unit.cli_kit import Night
 from tests.unit.screens_kit import WIDTHS, check_screen
+from tests.unit.test_operate_submissions import notification
 
 Scene = Callable[[Night], None]
 night = cli_kit.night
@@ -66,8 +70,25 @@ def rejection(night: Night) -> None:
     night.play(night.system.drain())
 
 
+class Client(OrdersClient):
+    """A client whose only order is completed at once."""
+
+    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
+        on_sent(len(list(orders)))
+
+    async def follow(
+        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
+        yield notification("A-1", "received")
+        yield notification("A-1", "completed")
+
+
 SCENES: dict[str, tuple[Scene, str]] = {
     "help": (nothing, "--help"),
+    "submit": (
+        nothing,
+        "submit --id A-1 --content {} --workflow care --reply-queue responses-shop --follow",
+    ),
     "list": (storm, "list"),
     "show": (refusal, "show order-1"),
     "resubmit": (refusal, "resubmit order-1 --yes"),
@@ -98,6 +119,7 @@ def test_the_screen_of_a_verb_is_the_golden_one(
 ) -> None:
     scene, command = SCENES[name]
     scene(night)
+    monkeypatch.setattr("sas.cli.submission.OrdersClient", Client)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.chdir(tmp_path)
     check_screen(name, columns, *command.split())

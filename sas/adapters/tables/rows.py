@@ -121,6 +121,8 @@ _BINARY = re.compile(r"Body\d\d")
 _OF_EVERY_ROW = frozenset({"PartitionKey", "RowKey", "Format"})
 _KNOWN = _NUMBERS | _FLAGS | _TEXTS
 _SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
+ERROR_TEXT_LENGTH_MAX = 2000
+"""Longest text of the errors of an order in its index row."""
 NUMBER_MAX = 2**31 - 2
 """Largest number in a row. A column has 32 bits, and the next transition may add one."""
 
@@ -303,8 +305,8 @@ def error_row(order_id: str, number: int, error: AttemptError) -> Entity:
 def stopped_row(order: Order) -> Entity | None:
     """Return the index row of an order in Error, finished or Rejected; else None.
 
-    It has everything that a list shows, so a list loads no orders. The fingerprints of an order in
-    Error are in ErrorCode, one a line, because every version knows that column.
+    It has everything that a list shows, so a list loads no orders. Of an order in Error,
+    ErrorCode has the fingerprints, one a line: every version knows that column.
     """
     if order.stopped_at is None:
         return None
@@ -317,7 +319,10 @@ def stopped_row(order: Order) -> Entity | None:
         "Workflow": order.details.workflow,
         "SubmittedAt": key_time(order.details.submitted_at),
         "UndoneBecause": None if order.undone_because is None else clean(order.undone_because),
+        "Version": order.details.version,
         "ErrorCode": clean("\n".join(order.fingerprints)) or None,
+        "ErrorMessage": clean(order.error_text[:ERROR_TEXT_LENGTH_MAX]) or None,
+        "AcknowledgedBy": None if order.acknowledged_by is None else clean(order.acknowledged_by),
     }
 
 

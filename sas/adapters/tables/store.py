@@ -609,7 +609,10 @@ def _summary(row: Row) -> Summary | None:
                 workflow=row["Workflow"],
                 submitted_at=parse_key_time(row["SubmittedAt"]),
                 undone_because=row.get("UndoneBecause"),
+                version=row.get("Version"),
                 fingerprints=tuple(filter(None, row.get("ErrorCode", "").split("\n"))),
+                error_text=row.get("ErrorMessage", ""),
+                acknowledged_by=row.get("AcknowledgedBy"),
             )
     except (CorruptOrderError, OtherVersionError) as error:
         log.warning("a row of a list is skipped: %s", error)

@@ -224,12 +224,12 @@ class IncidentBoard:
 
         Applications choose the names of these queues, and the row of an incident stays for ever.
         """
-        kind = incident.kind
-        names = {name for name in self._active if name.startswith(f"{kind.value}|")}
-        is_new = name_of(kind, incident.scope) not in names
-        if kind is AlertKind.UNDELIVERABLE and is_new and len(names) >= RESPONSE_QUEUES_MAX:
-            return replace(incident, scope="other response queues")
-        return incident
+        name = name_of(incident.kind, incident.scope)
+        if incident.kind is not AlertKind.UNDELIVERABLE or name in self._active:
+            return incident
+        queues = sum(name.startswith(incident.kind.value) for name in self._active)
+        is_bound = queues >= RESPONSE_QUEUES_MAX
+        return replace(incident, scope="other response queues") if is_bound else incident
 
     def _saw(self, incident: Incident, *order_ids: str) -> str:
         name = name_of(incident.kind, incident.scope)
@@ -250,7 +250,7 @@ class IncidentBoard:
         return True
 
     def _explained(self, values: Mapping[str, SharedValue[ActiveIncident | None]]) -> Explained:
-        """Add each incident to a later one that explains it; return those that are over by that."""
+        """Add each incident to the one that explains it; return those that are over by that."""
         explained: Explained = {}
         now = self._clock.now()
         for name, value in values.items():

@@ -68,8 +68,8 @@ class Sightings:
 class ActiveIncident:
     """An incident as all instances share it. ``since`` is part of the ids of its alerts.
 
-    ``times`` is how often an order met it: since it began, and never too many but for redeliveries.
-    ``orders`` names some since the last alert. ``alerts_sent`` counts alerts.
+    ``times`` is how often orders met it since it began. ``orders`` names some of those since the
+    last alert. ``alerts_sent`` counts alerts.
     """
 
     kind: AlertKind
