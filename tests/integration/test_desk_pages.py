@@ -189,9 +189,9 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
         _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
         await browser.desk.sender.settled()
         order_page = await browser.look(where)
+        await browser.desk.watch.look()
         page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
-        key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        _, where = await browser.post("/orders", key=key)
+        _, where = await browser.post("/orders", **fields_of(page))
         await browser.desk.sender.settled()
         group_page = await browser.look(where)
     assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
@@ -290,27 +290,31 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     assert "Resubmit changed nothing: not carried out: you saw seq" in page
 
 
-async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
-    None
-):
+def fields_of(page: str) -> dict[str, str]:
+    """The hidden fields of the form that resubmits a group."""
+    return dict(re.findall(r'name="(fingerprint|workflow|at)" value="([^"]*)"', page))
+
+
+async def test_the_orders_of_a_group_are_resubmitted_as_they_were_shown() -> None:
+    """An order that failed after the page was shown, or once more, stays as it is."""
     system = await night()
     async with desk_of(system) as browser:
         await browser.desk.watch.look()
         page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
         assert "Resubmit these 2" in page
-        key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        seq = system.order("10249").seq
-        await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
-        status, where = await browser.post("/orders", key=key, reason="card service")
+        system.agents["payment"].then(RefusedError("card-declined", "again"))
+        await system.hand(actors_kit.command("resubmit", system.order("10249").seq, "w", "10249"))
+        await system.drain()
+        await fail(system, "later", agent="payment", code="card-declined", message=DECLINED)
+        fields = fields_of(page) | {"reason": "card service"}
+        status, where = await browser.post("/orders", **fields)
         assert status == 303
         await browser.desk.sender.settled()
         report = await browser.look(where)
-        again, _ = await browser.post("/orders", key=key)
-    assert "Carried out: 1 of 2." in report
-    assert "10249 : not carried out: you saw seq" in report
-    assert (system.state("10248"), system.state("10249"), system.state("10250")) == (
-        "Processed", "Error", "Error",
-    )  # fmt: skip
+        again, _ = await browser.post("/orders", **fields)
+    assert "Carried out: 1 of 1." in report
+    states = [system.state(order_id) for order_id in ("10248", "10249", "10250", "later")]
+    assert states == ["Processed", "Error", "Error", "Error"]
     assert again == 404
 
 
