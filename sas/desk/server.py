@@ -1,12 +1,14 @@
 """The server of the desk: its pages and its forms, on 127.0.0.1 only.
 
 Pages draw the records of ``sas.operate`` and decide nothing. The overview and the inboxes are drawn
-from what ``Watch`` and ``Inboxes`` last read in the background. A list loads the orders of one
-page that are under way, and the page of an order loads that order. If the store does not answer for ``ANSWER_S``, the
-page says so. Only a POST changes an order or a queue. Its form names the seq of the order that the
-operator saw. If the order has changed since, the command is refused, because the operator did not
-see the change. A cancel is carried out nevertheless. Each page listens on ``/live``, and loads
-itself again when something that it shows has changed.
+from what ``Watch`` and ``Inboxes`` last read in the background. A list loads those orders of its
+page that are under way, and the page of an order loads that order. If the store does not answer for
+``ANSWER_S``, the page says so.
+
+Only a POST changes an order or a queue. Its form names the seq of the order that the operator saw.
+If the order has changed since, the command is refused, because the operator did not see the change.
+A cancel is carried out nevertheless. Each page listens on ``/live``, and loads itself again when
+something that it shows has changed.
 """
 
 from __future__ import annotations
