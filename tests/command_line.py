@@ -15,7 +15,7 @@ from sas.cli.main import OLD_NAMES, app
 
 def wrong_in(arguments: Sequence[str]) -> str:
     """Return what is wrong with a command, without running it; an empty text if nothing is."""
-    command: Any = get_group(app)
+    command: Any = get_group(app())
     context: Any = None
     name: str | None = "sas"
     words = list(arguments)

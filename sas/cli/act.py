@@ -361,12 +361,12 @@ def _query(order_id: str | None, verb: Verb, chosen: ActOptions) -> OrderQuery |
 # -- Say it, ask, send it, follow it ----------------------------------------------------------
 
 
-def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **wanted: Any) -> None:
-    """Run a verb. ``wanted`` has the rest of its ``_intent``."""
+def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **intention: Any) -> None:
+    """Run a verb. ``intention`` has the rest of its ``_intent``."""
     query = _query(order_id, verb, chosen)
 
     async def work(system: System) -> int:
-        intent = _intent(verb, chosen, **wanted)
+        intent = _intent(verb, chosen, **intention)
         store = await system.store()
         if query is None:
             plan = await commands.plan_one(store, order_id or "", intent, seq=chosen.seq)

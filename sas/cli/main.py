@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,7 +25,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli import act, desk, messages, orders, project, screen, sim, status, submit, workflows
+from sas.cli import screen
 from sas.config import SettingError
 from sas.distribution import version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
@@ -35,6 +36,26 @@ EPILOG = (
     f"{USAGE} bad usage or input. {UNAVAILABLE} Service Bus or Storage did not answer or refused. "
     f"{screen.INTERRUPTED} interrupted."
 )
+VERBS: Mapping[str, tuple[str, str]] = {
+    "submit": (ORDERS, "submit.submit"),
+    "list": (ORDERS, "orders.list_orders"),
+    "show": (ORDERS, "orders.show_order"),
+    "resubmit": (REPAIR, "act.resubmit"),
+    "skip": (REPAIR, "act.skip"),
+    "undo": (REPAIR, "act.undo"),
+    "callback": (REPAIR, "act.callback"),
+    "status": (SYSTEM, "status.status"),
+    "messages": (SYSTEM, "messages.room"),
+    "desk": (SYSTEM, "desk.desk"),
+    "workflows": (DEVELOPMENT, "workflows.room"),
+    "sim": (DEVELOPMENT, "sim.sim"),
+    "new": (DEVELOPMENT, "project.new"),
+    "infra": (DEVELOPMENT, "project.infra"),
+    "docs": (DEVELOPMENT, "project.docs"),
+    "azd": ("", "project.azd"),
+    "why": ("", "orders.show_order"),
+}
+"""The group of each verb in the help, and its module and function. Without a group it is hidden."""
 OLD_NAMES: Mapping[str, str] = {
     "acknowledge": "sas show ORDER_ID --acknowledge",
     "alerts": "sas messages list alerts",
@@ -91,16 +112,6 @@ class VerbGroup(TyperGroup):
         super().format_help(ctx, formatter)
 
 
-app = typer.Typer(
-    name="sas",
-    cls=VerbGroup,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     # The command reports errors in its own sentences. The SDK's log would repeat them on stderr.
@@ -108,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = app(arguments, prog_name="sas", standalone_mode=False) or 0
+        code = app(arguments)(arguments, prog_name="sas", standalone_mode=False) or 0
     except TyperException as error:
         code = error.exit_code
         _explain(error)
@@ -141,7 +152,7 @@ def _explain(error: TyperException) -> None:
 
 def verbs() -> list[str]:
     """Return the names of the verbs that the help shows."""
-    commands = get_group(app).commands
+    commands = get_group(app()).commands
     return [name for name, command in commands.items() if not command.hidden]
 
 
@@ -152,7 +163,6 @@ def _print_version(is_asked: bool) -> None:  # Typer gives it so
         raise typer.Exit
 
 
-@app.callback(epilog=EPILOG)
 def _root(
     *,
     show_version: Annotated[  # its callback prints it
@@ -168,18 +178,38 @@ def _root(
     """
 
 
-def _add(name: str, group: str, verb: Callable[..., Any], **settings: Any) -> None:
-    app.command(name, cls=VerbCommand, rich_help_panel=group, **settings)(verb)
+def app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the command with the verb that the arguments name, or else with all verbs.
+
+    A verb is quick to start because the modules of the others are not imported.
+    """
+    room = typer.Typer(
+        name="sas",
+        cls=VerbGroup,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    room.callback(epilog=EPILOG)(_root)
+    names = [name for name in arguments[:1] if name in VERBS] or VERBS
+    for name in names:
+        group, place = VERBS[name]
+        module, _, attribute = place.partition(".")
+        verb = getattr(import_module(f"sas.cli.{module}"), attribute)
+        if isinstance(verb, typer.Typer):
+            for command in verb.registered_commands:
+                command.cls = VerbCommand
+            room.add_typer(verb, name=name, cls=VerbGroup, rich_help_panel=group)
+        else:
+            room.command(name, cls=VerbCommand, rich_help_panel=group, hidden=not group)(verb)
+    for name, successor in OLD_NAMES.items():
+        _add_old_name(room, name, successor)
+    return room
 
 
-def _add_group(name: str, group: str, room: typer.Typer) -> None:
-    for command in room.registered_commands:
-        command.cls = VerbCommand
-    app.add_typer(room, name=name, cls=VerbGroup, rich_help_panel=group)
-
-
-def _add_old_name(name: str, successor: str) -> None:
-    @app.command(
+def _add_old_name(room: typer.Typer, name: str, successor: str) -> None:
+    @room.command(
         name,
         hidden=True,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -188,28 +218,6 @@ def _add_old_name(name: str, successor: str) -> None:
     def _old() -> None:
         screen.complain(f"sas: there is no {name} any more: use `{successor}`")
         raise typer.Exit(USAGE)
-
-
-for _name, _successor in OLD_NAMES.items():
-    _add_old_name(_name, _successor)
-
-_add("submit", ORDERS, submit.submit)
-_add("list", ORDERS, orders.list_orders)
-_add("show", ORDERS, orders.show_order)
-_add("why", ORDERS, orders.show_order, hidden=True)
-_add("resubmit", REPAIR, act.resubmit)
-_add("skip", REPAIR, act.skip)
-_add("undo", REPAIR, act.undo)
-_add("callback", REPAIR, act.callback)
-_add("status", SYSTEM, status.status)
-_add_group("messages", SYSTEM, messages.room)
-_add("desk", SYSTEM, desk.desk)
-_add_group("workflows", DEVELOPMENT, workflows.room)
-_add("sim", DEVELOPMENT, sim.sim)
-_add("new", DEVELOPMENT, project.new)
-_add("infra", DEVELOPMENT, project.infra)
-_add("docs", DEVELOPMENT, project.docs)
-_add("azd", DEVELOPMENT, project.azd, hidden=True)
 
 
 def _prepare_output() -> None:

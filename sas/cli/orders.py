@@ -140,6 +140,8 @@ async def _list(system: System, *, query: OrderQuery, operator: str, as_json: bo
             screen.say(row.line())
     else:
         _print_list(order_list, query)
+        for line in _beside(await orders.beside(store, query.state, screen.now())):
+            screen.sentence(line)
     if order_list.problem:
         screen.complain(f"sas: {order_list.problem}")
     if operator:
@@ -177,8 +179,6 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
     title = f"{screen.count(number, 'order')} {condition}".rstrip()
     note = f" (the first {query.limit:,}; --limit shows more)" if order_list.is_cut else ""
     screen.sentence(title + (f": {', '.join(counts)}" if counts else "") + note)
-    for line in _beside(order_list.beside):
-        screen.sentence(line)
 
 
 def _workflow(row: OrderRow) -> str:

@@ -78,7 +78,7 @@ class System:
             ServiceUnavailableError: the account does not answer, or refuses.
         """
         storage = read_storage(os.environ)
-        address = storage.endpoint.address or "the storage account"
+        address = storage.endpoint.address or "the storage account of the connection string"
         self.waits_for = f"table {storage.table} of {address}"
         if self._store is None:
             self._store = await open_store(storage)

@@ -229,7 +229,8 @@ async def plan_one(
     act = plan.add(order, seq=seq)
     if act.problem:
         raise NotPossibleError(
-            f"{intent.verb.value} of order {order_id} is not possible: {act.problem}"
+            f"nothing was sent: {intent.verb.value} of order {order_id} is not possible: "
+            f"{act.problem}"
         )
     return plan
 

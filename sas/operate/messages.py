@@ -50,7 +50,7 @@ from sas.operate.letters import (
     rejected_of,
 )
 from sas.operate.record import Record
-from sas.ports import MessageBus, Peeked, StateStore, StoreUnavailableError
+from sas.ports import MessageBus, Peeked, StateStore, UnavailableError
 
 ALERTS, REJECTED, DEAD_LETTERS = "alerts", "rejected", "dead-letters"
 PLACES = (ALERTS, REJECTED, DEAD_LETTERS)
@@ -223,16 +223,21 @@ async def joined(
     if store is not None:
         try:
             verdicts = await judge_all(store, letters, queues)
-            orders = await _orders_of(store, letters)
-        except StoreUnavailableError as error:
+            others = [letter for letter in letters if letter.key not in verdicts]
+            orders = await _orders_of(store, others, verdicts.values())
+        except UnavailableError as error:
             problems.append(f"the state of the orders is not known: {error}")
     answer = list_of(letters, queues, orders.get, verdicts=verdicts, content=content)
     return structs.replace(answer, problems=tuple(problems))
 
 
-async def _orders_of(store: StateStore, letters: Iterable[Letter]) -> dict[str, OrderNow]:
+async def _orders_of(
+    store: StateStore, letters: Iterable[Letter], verdicts: Iterable[Verdict]
+) -> dict[str, OrderNow]:
+    """Return the orders of these letters, and those of the verdicts, which are loaded already."""
     ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
-    orders = await finding.load_all(store, list(ids))
+    orders = [verdict.order for verdict in verdicts if verdict.order]
+    orders += await finding.load_all(store, list(ids))
     return {order.order_id: now_of(order) for order in orders}
 
 

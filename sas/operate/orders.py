@@ -222,14 +222,12 @@ def acts_of(order: Order) -> Iterator[Act]:
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
         intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
-        if command_for(order, intent).verb is not verb:
-            continue  # a skip of a step that waits for a callback is listed as its callback
         if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
         if command_for(order, intent).verb is not verb or (
             verb is Verb.CANCEL and not waits_for_calls
         ):
-            continue  # another act does the same
+            continue  # another act does the same, such as the callback of a step to be skipped
         if verb is Verb.SKIP:
             intent = Intent(verb=verb, by="", input="RESULT")
         effect = outlook(order, intent)
@@ -524,7 +522,6 @@ class OrderList(Record, frozen=True):
     rows: tuple[OrderRow, ...]
     groups: tuple[FailedAlike, ...]
     failed_count: int
-    beside: Beside
     is_cut: bool
     problem: str = ""
 
@@ -672,7 +669,6 @@ async def list_of(
         rows=tuple(rows),
         groups=tuple(groups),
         failed_count=failed_count,
-        beside=await _beside(store, query.state, now),
         is_cut=len(rows) == query.limit,
         problem=problem,
     )
@@ -721,8 +717,12 @@ async def _check_workflow(store: StateStore, workflow: str) -> None:
         raise NotPossibleError(f"no workflow {workflow!r} ever ran here: known are {names}")
 
 
-async def _beside(store: StateStore, state: str, now: datetime) -> Beside:
-    """Return what there is beside the orders of a state."""
+async def beside(store: StateStore, state: str, now: datetime) -> Beside:
+    """Return what there is beside a list of the orders in a state.
+
+    Raises:
+        StoreUnavailableError: the table does not answer.
+    """
 
     async def in_error() -> int:
         return len(await store.attention(COUNTED_MAX))

@@ -197,7 +197,9 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
     monkeypatch.setattr(systems, "service_time", service_time)
     monkeypatch.setattr(screen, "now", system.clock.now)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=k")
+    monkeypatch.setenv(
+        "ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=k"
+    )
     monkeypatch.setenv("SAS_OPERATOR", "ann")
     without_project(monkeypatch)
 

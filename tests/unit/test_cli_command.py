@@ -33,7 +33,7 @@ PLAIN = {"azd", "docs", "infra"}
 def paths() -> dict[str, Any]:
     """Return each command by the words that name it, such as ``workflows draw``."""
     commands: dict[str, Any] = {}
-    for name, command in get_group(app).commands.items():
+    for name, command in get_group(app()).commands.items():
         parts = command.commands.items() if isinstance(command, TyperGroup) else ()
         commands |= {f"{name} {part}": each for part, each in parts} or {name: command}
     return {name: each for name, each in commands.items() if name not in OLD_NAMES}
@@ -219,3 +219,20 @@ def test_with_json_a_verb_prints_json_lines_only(
     assert "Traceback" not in result.err
     assert result.lines
     assert all(isinstance(json.loads(line), dict) for line in result.lines), result.out
+
+
+def test_a_storage_that_cannot_be_read_or_is_not_named_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for setting, value, sentence in (
+        ("SAS_TABLES", "nonsense", "the storage connection string cannot be read"),
+        ("ServiceBus", "NAME.servicebus.windows.net", "the setting SAS_TABLES is missing"),
+        ("SAS_TABLE", "orders", "nothing runs here (no .devstack/env"),
+    ):
+        with monkeypatch.context() as patch:
+            for name in ("SAS_TABLES", "AzureWebJobsStorage", "ServiceBus", "SAS_TABLE"):
+                patch.delenv(name, raising=False)
+            patch.setenv(setting, value)
+            assert main(["list"]) == USAGE
+        assert sentence in capsys.readouterr().err

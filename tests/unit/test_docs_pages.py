@@ -48,7 +48,7 @@ def test_every_page_that_a_text_of_the_wheel_names_is_in_the_wheel() -> None:
 
 
 def test_the_helps_name_pages_that_there_are() -> None:
-    group = get_group(app)
+    group = get_group(app())
     helps = [each.help or "" for each in (group, *group.commands.values())]
     names = {name for text in helps for name in names_in(text)}
     assert "operating" in names

@@ -27,7 +27,7 @@ from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
-from tests.unit.actors_kit import CARE, QUEUES, Kit, command, kit, order
+from tests.unit.actors_kit import CARE, QUEUES, Kit, command, kit, letter, order
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
@@ -359,12 +359,12 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:
     """A price was wrong all morning."""
-    store, one = MemoryStore(), cases.rules_of(1)
+    store, rules = MemoryStore(), cases.rules_of(1)
     for number, seconds in enumerate((0, 10, 20)):
-        order = await store.commit(cases.submitted(f"P-{number}", one))
-        order = await store.commit(cases.claimed(order, one))
+        order = await store.commit(cases.submitted(f"P-{number}", rules))
+        order = await store.commit(cases.claimed(order, rules))
         at = NOW + seconds * cases.SECOND
-        await store.commit(cases.answered(order, 0, one, at=at))
+        await store.commit(cases.answered(order, 0, rules, at=at))
     await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
     query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
     plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
@@ -442,6 +442,21 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     await CommandAnswers(system.store).record(plan.commands[0].command_id, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
     assert (result.carried_out, result.problem) == (False, "not carried out: Expected `object`.")
+
+
+async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None:
+    system = await failed("A")
+    plan = await plan_one(system.store, "A", resubmit())
+    line = Line(system)
+    line.runs = False
+    run = ActRun(plan, system.store, QUEUES)
+    await run.send(line)
+    dead_letter = letter(run._message(plan.commands[0]))
+    await system.run(system.dead_letters.handle(dead_letter))
+    (result,) = await run.follow(30)
+    assert result.carried_out is False
+    assert "the command was dead-lettered: see operator-alerts" in str(result.problem)
+    assert system.state("A") == "Error"
 
 
 @pytest.mark.parametrize("verb", [Verb.UNDO, Verb.CANCEL])
