@@ -261,8 +261,7 @@ class Desk:
             plan = await commands.plan_one(self.office.store, order_id, intent, seq=seq)
             group = await self.sender.send(plan)
         except CommandError as error:
-            text = str(error).removeprefix("nothing was sent: ")
-            form.problem = f"nothing was sent: {text}"
+            form.problem = str(error)
             return await self._order_page(order, form, {}, status=409)
         raise web.HTTPSeeOther(f"{_address(order_id)}?sent={group.key}")
 

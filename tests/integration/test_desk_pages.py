@@ -237,8 +237,8 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
-        ({"input": "{"}, "the input: the body is not JSON"),
-        ({"seq": "now"}, "the form names no seq"),
+        ({"input": "{"}, "The input: the body is not JSON"),
+        ({"seq": "now"}, "The form names no seq"),
         ({"step": "nosuch"}, "it has no step 'nosuch'"),
     ],
 )
