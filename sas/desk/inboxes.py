@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -19,7 +20,7 @@ from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow, OrderNow
 from sas.operate.orders import OrderRow
 from sas.operate.status import queue_counts, queue_names
-from sas.ports import MessageBus, StateStore
+from sas.ports import MessageBus, StateStore, UnavailableError
 
 PEEK_EVERY_S = 15.0
 
@@ -87,7 +88,8 @@ class Inboxes:
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
         while True:
-            await self.look()
+            with suppress(UnavailableError):  # of the store: the overview says so
+                await self.look()
             await asyncio.sleep(PEEK_EVERY_S)
 
     async def look(self) -> None:
