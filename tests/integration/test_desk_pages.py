@@ -13,7 +13,6 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
-from sas.codec.external import Rejection
 from sas.codec.payloads import decode_content, encode_content
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
@@ -265,16 +264,6 @@ async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refuse
         assert status == 409
         assert "only an order in Error can be resubmitted, and this is Processed" in refusal
         assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
-
-
-async def test_a_bus_that_is_away_is_reported_and_the_order_stays_as_it_is() -> None:
-    system = await night()
-    async with desk_of(system) as browser:
-        browser.line.away = "The bus is down."
-        seq = str(system.order("10248").seq)
-        status, page = await browser.post("/orders/10248", verb="undo", seq=seq)
-        assert (status, system.state("10248")) == (409, "Error")
-        assert "The bus is down." in page
 
 
 async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
@@ -558,20 +547,3 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
         assert "It was rejected and never began" in page
         assert "Send it again…" in page
         assert "bad-1" in await browser.look("/inbox/rejected")
-
-
-async def test_another_message_that_could_not_be_used_is_no_rejected_order() -> None:
-    system = await night()
-    rejection = Rejection(
-        body=b"{}",
-        reason="undeliverable",
-        description="nobody takes it",
-        source_queue="responses-shop",
-        message_id="m",
-        order_id="purged",
-    )
-    await system.context.rejections.keep(rejection)
-    async with desk_of(system) as browser:
-        assert "purged" not in await browser.look("/orders?state=rejected")
-        assert "purged" in await browser.look("/inbox/rejected")
-        assert "Rejected messages 1" in await browser.look("/")
