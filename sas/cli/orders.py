@@ -29,7 +29,7 @@ from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
 from sas.operate.orders import COUNTED_MAX, Beside, OrderList, OrderRow, OrderStory, QueuedOrder
-from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, spelled
+from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, spelled
 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
@@ -434,7 +434,7 @@ def _message(message: AwaitedMessage) -> str:
 
 
 def _circuit(circuit: Circuit | None) -> str:
-    if circuit is None or not is_open(circuit):
+    if circuit is None or not circuit.is_open:
         return "closed: calls go out"
     until = f", {phrase('until', circuit.until)}" if circuit.until else ""
     why_open = f": {circuit.why}" if circuit.why else ""

@@ -44,7 +44,7 @@ from sas.engine.command_answers import CommandAnswers
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import finding
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
-from sas.operate.finding import OrderQuery, fingerprint, is_failed
+from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.record import Record
 from sas.ports import (
     BusUnavailableError,
@@ -188,7 +188,7 @@ class ActPlan:
             process_state=order.process_state.value,
             since=finding.since(order),
             seq=order.seq,
-            failed=tuple(map(fingerprint, failed_steps)),
+            failed=tuple(step.fingerprint for step in failed_steps),
             would="" if problem else outlook(order, intent),
             problem=problem,
         )
