@@ -436,7 +436,9 @@ async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_
         draw(count)
 
     try:
-        await run.send(await system.bus())
+        bus = await system.bus()
+        with screen.progress("commands sent", total) as draw:
+            await run.send(bus, draw)
         system.waits_for = "the scheduler"
         if wait_s:
             with screen.progress(text, total) as draw:

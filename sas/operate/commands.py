@@ -417,8 +417,10 @@ class ActRun:
         """What is known of each order."""
         return list(self._results.values())
 
-    async def send(self, bus: MessageBus) -> None:
-        """Send the commands, those of urgent orders first.
+    async def send(
+        self, bus: MessageBus, tell: Callable[[int], None] = lambda _count: None
+    ) -> None:
+        """Send the commands, those of urgent orders first. ``tell`` gets how many were sent.
 
         Raises:
             ServiceUnavailableError: the bus did not take them all. The text has how many it took.
@@ -435,6 +437,7 @@ class ActRun:
                     f"{error} {self.sent:,} of {len(commands):,} commands were sent before. To "
                     "give the command again is safe: an order that has changed refuses it."
                 ) from None
+            tell(self.sent)
 
     async def follow(
         self, wait_s: float, tell: Callable[[int], None] = lambda _count: None
