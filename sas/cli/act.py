@@ -427,26 +427,19 @@ async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_
         ServiceUnavailableError: the bus did not take them all.
     """
     run = ActRun(plan, await system.store(), system.queues)
-    total, text = len(plan.commands), f"{plan.intent.verb.value} of orders"
-    done = 0
-
-    def tell(count: int) -> None:
-        nonlocal done
-        done = count
-        draw(count)
-
+    total = len(plan.commands)
     try:
         bus = await system.bus()
-        with screen.progress("commands sent", total) as draw:
-            await run.send(bus, draw)
+        with screen.progress("commands sent", total) as tell:
+            await run.send(bus, tell)
         system.waits_for = "the scheduler"
         if wait_s:
-            with screen.progress(text, total) as draw:
+            with screen.progress(f"{plan.intent.verb.value} of orders", total) as tell:
                 await run.follow(wait_s, tell)
     except asyncio.CancelledError:
         screen.complain(
             f"sas: interrupted: up to {run.sent:,} of {total:,} commands were sent, and are carried"
-            f" out; {done:,} are done. The same command again goes on: it leaves out what has "
+            f" out; {run.done:,} are done. The same command again goes on: it leaves out what has "
             "changed, and does nothing twice"
             if run.sent
             else "sas: interrupted: nothing was sent"

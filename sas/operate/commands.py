@@ -394,13 +394,14 @@ def _steps_to_undo(order: Order) -> str:
 class ActRun:
     """Sends the commands of a plan, and follows their results.
 
-    ``sent`` is how many commands were sent, or may have been if sending was interrupted.
-    ``results`` has what is known of each order, in the order of the plan.
+    ``sent`` is how many commands were sent, or may have been if sending was interrupted. ``done``
+    is how many have their result. ``results`` has what is known of each order of the plan.
     """
 
     def __init__(self, plan: ActPlan, store: StateStore, queues: Queues) -> None:
         self.plan = plan
         self.sent = 0
+        self.done = 0
         self._store = store
         self._queues = queues
         self._results = {
@@ -462,7 +463,8 @@ class ActRun:
             news = sum(self._results[result.order_id] != result for result in before)
             if news:
                 news_at, looks = time.monotonic(), 0
-                tell(len(self.plan.commands) - len(waiting))
+                self.done = len(self.plan.commands) - len(waiting)
+                tell(self.done)
             looks += len(commands) - news
             if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
                 break
