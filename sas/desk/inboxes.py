@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -19,7 +20,7 @@ from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow, OrderNow
 from sas.operate.orders import OrderRow
 from sas.operate.status import queue_counts, queue_names
-from sas.ports import MessageBus, StateStore
+from sas.ports import MessageBus, StateStore, UnavailableError
 
 PEEK_EVERY_S = 15.0
 
@@ -28,7 +29,7 @@ _NOTHING = MessageList(rows=(), groups=(), over=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inbox:
+class InboxView:
     """The messages of one kind, as ``list`` has them; they were read at ``read_at``."""
 
     name: str
@@ -54,17 +55,17 @@ class Inbox:
 
 
 _EMPTY = (
-    Inbox(
+    InboxView(
         name=messages.ALERTS,
         title="Alerts",
         about="Alerts that the system sent, those of one cause together. You remove them.",
     ),
-    Inbox(
+    InboxView(
         name=messages.REJECTED,
         title="Rejected messages",
         about="Messages that could not be used, kept whole.",
     ),
-    Inbox(
+    InboxView(
         name=messages.DEAD_LETTERS,
         title="Dead letters",
         about="Messages that a queue gave up.",
@@ -82,12 +83,13 @@ class Inboxes:
     watch: Watch
     now: Callable[[], datetime]
     agents: Sequence[str] = ()
-    boxes: dict[str, Inbox] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
+    boxes: dict[str, InboxView] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
         while True:
-            await self.look()
+            with suppress(UnavailableError):  # of the store: the overview says so
+                await self.look()
             await asyncio.sleep(PEEK_EVERY_S)
 
     async def look(self) -> None:
