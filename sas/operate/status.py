@@ -45,7 +45,7 @@ ENDED_MAX = 2000
 """Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
 """Queues that are looked into at the same time, each together with its dead-letter subqueue."""
-QUEUES_S = 5.0
+QUEUES_S = 15.0
 """All queues together are looked into for so long, in seconds."""
 
 

@@ -51,6 +51,17 @@ async def system(alone: Rig) -> AsyncIterator[Rig]:
         yield alone
 
 
+async def test_of_a_running_system_the_table_its_clock_and_its_queues_answer(alone: Rig) -> None:
+    await alone.store.attention(1)  # creates the table
+    checked = await sas(alone, "status", "--check", "--json")
+    states = {check["Check"]: check["State"] for check in map(json.loads, checked.out.splitlines())}
+    for name in ("reading the table", "clock of this machine", "queues", "sending to scheduler"):
+        assert states[name] == "ok", checked.out
+    answer = json.loads((await sas(alone, "status", "--json")).out)
+    readable = {queue["Queue"] for queue in answer["Queues"] if not queue["Problem"]}
+    assert {"orders", "scheduler", "dead-letters"} <= readable
+
+
 async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig) -> None:
     order = await alone.store.commit(cases.submitted("W-1"))
     claimed_order = await alone.store.commit(cases.claimed(order))
