@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import count
 
 from msgspec import structs
 
@@ -19,10 +20,12 @@ from sas.domain.queues import Queues
 from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow, OrderNow
 from sas.operate.orders import OrderRow
-from sas.operate.status import queue_counts, queue_names
+from sas.operate.status import queue_names
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 PEEK_EVERY_S = 15.0
+COUNTED_EVERY = 4
+"""So many looks later, all queues of the system are counted again."""
 
 
 _NOTHING = MessageList(rows=(), groups=(), over=0)
@@ -87,9 +90,11 @@ class Inboxes:
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
-        while True:
+        for number in count():
             with suppress(UnavailableError):  # of the store: the overview says so
                 await self.look()
+                if number % COUNTED_EVERY == 0:
+                    await self.look_at_all()
             await asyncio.sleep(PEEK_EVERY_S)
 
     async def look(self) -> None:
@@ -104,8 +109,11 @@ class Inboxes:
                 answer = messages.list_of(contents.letters, self.queues, orders.get)
                 answer = structs.replace(answer, problems=tuple(contents.problems.values()))
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
+
+    async def look_at_all(self) -> None:
+        """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
-        self.watch.queues = await queue_counts(self.bus, names)
+        self.watch.queues = await messages.count_queues(self.bus, names)
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""

@@ -328,6 +328,15 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
     assert "(http-503)" in page
 
 
+async def test_a_queue_that_cannot_be_read_is_on_the_overview() -> None:
+    async with desk_of(kit(CARE)) as browser:
+        browser.line.away = "The queue is disabled."
+        await browser.desk.inboxes.look_at_all()
+        page = await browser.look("/")
+    assert "1 problem needs you." in page
+    assert re.search("Queues orders-rejected, .* cannot be read: The queue is disabled", page)
+
+
 async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_counted() -> None:
     system = await night()
     await system.submit(b"{not json", "m-bad")
