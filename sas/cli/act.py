@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from sas.cli import options, screen, system
-from sas.cli.system import System
+from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import Fault
@@ -248,7 +248,7 @@ def callback(
 
 
 def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         keys = read_callback_keys(os.environ)
         order = await finding.load(await system.store(), order_id)
         for callback in commands.waiting_callbacks(order, step, keys):
@@ -365,7 +365,7 @@ def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **intention: A
     """Run a verb. ``intention`` has the rest of its ``_intent``."""
     query = _query(order_id, verb, chosen)
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         intent = _intent(verb, chosen, **intention)
         store = await system.store()
         if query is None:
@@ -420,7 +420,7 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
         )
 
 
-async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_S) -> ActRun:
+async def carry_out(plan: ActPlan, system: LiveSystem, wait_s: float = COMMAND_WAIT_S) -> ActRun:
     """Send the commands of a plan, and follow their results with a bar. Interrupted, say how far.
 
     Raises:

@@ -16,7 +16,7 @@ import typer
 from sas.cli import application, options, screen
 from sas.cli.options import App, DryRun, Json, Since, Yes
 from sas.cli.screen import count, time_of
-from sas.cli.system import System, run
+from sas.cli.system import LiveSystem, run
 from sas.operate import letters, messages
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.letters import READ_MAX, PeekResult
@@ -82,7 +82,7 @@ def overview(context: typer.Context, *, app: App = None, json: Json = False) -> 
     if context.invoked_subcommand is not None:
         return
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         agents = _agents(system, app)
         names = list(dict.fromkeys((*system.queues.own(agents), *letters.expected_queues())))
         contents, store = await _read(system, messages.with_subqueues(names))
@@ -122,7 +122,7 @@ def list_(
     """
     earliest = options.moment(since) if since else None
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         paths = _paths(system, [place] if place else PLACES, app)
 
         async def look() -> MessageList:
@@ -163,7 +163,7 @@ def show(
       sas messages show MESSAGE_ID --in scheduler/dlq
     """
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         contents, store = await _read(system, _paths(system, [place] if place else PLACES, app))
         answer = await messages.joined(store, contents, system.queues, content=content)
         rows = [row for row in answer.rows if name in (row.message_id, row.order_id)]
@@ -213,7 +213,7 @@ def resend(  # noqa: PLR0913  one for each option
     if force and every:
         raise UsageError("--force needs the IDs of the messages")
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         places = [place] if place else [REJECTED, DEAD_LETTERS]
         contents, store = await _read(system, _paths(system, places, app))
         with _naming(contents.problems):
@@ -255,7 +255,7 @@ def remove(
     if repaired and place not in {None, ALERTS}:
         raise UsageError("--repaired removes alerts only")
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         places = [ALERTS] if repaired else [place] if place else PLACES
         contents, store = await _read(system, _paths(system, places, app))
         with _naming(contents.problems):
@@ -268,18 +268,18 @@ def remove(
 # -- Read -------------------------------------------------------------------------------------
 
 
-def _agents(system: System, app: str | None) -> list[str]:
+def _agents(system: LiveSystem, app: str | None) -> list[str]:
     return sorted(letters.agents_here(system.queues) | application.agents_if_any(app))
 
 
-def _paths(system: System, places: Iterable[str], app: str | None) -> list[str]:
+def _paths(system: LiveSystem, places: Iterable[str], app: str | None) -> list[str]:
     agents, others = _agents(system, app), letters.expected_queues()
     paths = (messages.paths_of(place, system.queues, agents, others) for place in places)
     return list(dict.fromkeys(chain.from_iterable(paths)))
 
 
 async def _read(
-    system: System, paths: Sequence[str], *, quiet: bool = False
+    system: LiveSystem, paths: Sequence[str], *, quiet: bool = False
 ) -> tuple[PeekResult, StateStore | None]:
     """Return the messages of these queues, and the table, if it can be read."""
     bus = await system.bus()
@@ -290,7 +290,7 @@ async def _read(
     return contents, await _store_if_any(system)
 
 
-async def _store_if_any(system: System) -> StateStore | None:
+async def _store_if_any(system: LiveSystem) -> StateStore | None:
     """Return the table; None if the environment names none, or if it cannot be read."""
     try:
         return await system.store()
@@ -469,7 +469,7 @@ def _others_of_cause(row: MessageRow, rows: Sequence[MessageRow]) -> str:
 
 
 async def _carry_out(
-    system: System, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
+    system: LiveSystem, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
 ) -> int:
     """Show a plan, ask, and carry it out. Return the exit code: 1 if a message stays."""
     rows = [move.row(system.queues) for move in plan.moves]

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from sas.cli import act, application, options, system
-from sas.cli.system import System
+from sas.cli.system import LiveSystem
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import UsageError
 
@@ -85,7 +85,7 @@ def submit(  # noqa: PLR0913  one for each option
         raise UsageError("give FILE, or - for stdin, or one order by --id ID --content JSON")
     find_workflow = cache(partial(_workflow, workflow, app))
 
-    async def work(connected: System) -> int:
+    async def work(connected: LiveSystem) -> int:
         # Slow to import (Azure's SDK), and not needed for --help.
         from sas.cli.submission import SubmitRun  # noqa: PLC0415
         from sas.operate.submissions import Defaults, InputError, one_item, read_items  # noqa: PLC0415
