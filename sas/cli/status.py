@@ -149,7 +149,8 @@ def _line(answer: SystemStatus) -> str:
     """Return a look as one line, for a pipe."""
     kinds = Counter(problem.kind for problem in answer.problems)
     problems = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-    parts = (f"{answer.in_error:,} in Error", _under_way(answer), f"ended {_ended(answer)}")
+    under_way = f"{answer.under_way:,} under way{_first_due(answer)}"
+    parts = (f"{answer.in_error:,} in Error", under_way, f"ended {_ended(answer)}")
     return f"{time_of(answer.at)}  {problems or 'nothing is wrong'}; {'; '.join(parts)}"
 
 
@@ -184,17 +185,16 @@ def _facts(answer: SystemStatus) -> Iterator[tuple[str, str]]:
         yield "", f"{group.count:,} {group.fingerprint}{since}{why}"
     if len(answer.failures) > GROUPS_SHOWN_MAX:
         yield "", f"and {len(answer.failures) - GROUPS_SHOWN_MAX:,} more groups: sas list"
-    yield "under way", _under_way(answer)
+    yield "under way", f"{answer.under_way:,}{_first_due(answer)}"
     yield "last hour", _ended(answer)
     yield from _circuits(answer)
     yield from _queues(answer.queues)
 
 
-def _under_way(answer: SystemStatus) -> str:
+def _first_due(answer: SystemStatus) -> str:
     if answer.oldest_due is None:
-        return f"{answer.under_way:,} under way"
-    late = "LATE, " if answer.is_late else ""
-    return f"{answer.under_way:,} under way, {late}first due {time_of(answer.oldest_due)}"
+        return ""
+    return f", {'LATE, ' * answer.is_late}the first due {time_of(answer.oldest_due)}"
 
 
 def _ended(answer: SystemStatus) -> str:

@@ -341,7 +341,7 @@ def _in_error(status: SystemStatus) -> Iterable[Problem]:
     subject = "1 order is" if status.in_error == 1 else f"{status.in_error:,} orders are"
     shown, others = status.failures[:3], len(status.failures) - 3
     groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in shown)
-    more = f" and {others:,} more groups" if others > 0 else ""
+    more = f" and {others:,} more" if others > 0 else ""
     yield Problem(
         kind="error",
         about="orders in Error",
