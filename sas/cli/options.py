@@ -25,7 +25,7 @@ App = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE",
-        help="The application (default: app of \\[tool.sas] in pyproject.toml).",
+        help="The application (default: app of tool.sas in pyproject.toml).",
         show_default=False,
     ),
 ]
