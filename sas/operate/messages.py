@@ -139,8 +139,11 @@ class MessageList(Record, frozen=True, kw_only=True):
 class QueueCount(Record, frozen=True, kw_only=True):
     """How many messages a queue has, each number ``READ_MAX`` at most.
 
-    ``oldest`` is since when its oldest message waits, dead letters too. ``problem`` says why the
-    queue could not be read; then the numbers are 0.
+    ``oldest`` is since when its oldest message waits, dead letters too, and ``waiting_since`` since
+    when the oldest that a function may take. ``cause`` says why the newest message that was put
+    aside in it was. ``left_orders`` has some orders whose messages no instance can handle,
+    because none has their workflow, and ``left_since`` since when. ``problem`` says why the queue
+    could not be read; then the numbers are 0.
     """
 
     queue: str
@@ -148,6 +151,10 @@ class QueueCount(Record, frozen=True, kw_only=True):
     scheduled: int = 0
     dead_lettered: int = 0
     oldest: datetime | None = None
+    waiting_since: datetime | None = None
+    cause: str = ""
+    left_orders: tuple[str, ...] = ()
+    left_since: datetime | None = None
     problem: str = ""
 
 
@@ -237,7 +244,7 @@ async def _orders_of(
     """Return the orders of these letters, and those of the verdicts, which are loaded already."""
     ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
     orders = [verdict.order for verdict in verdicts if verdict.order]
-    orders += await finding.load_all(store, list(ids))
+    orders += await finding.load_all(store, list(ids), {})
     return {order.order_id: now_of(order) for order in orders}
 
 
@@ -287,16 +294,44 @@ def counts_of(names: Iterable[str], contents: PeekResult) -> list[QueueCount]:
 
 
 def _count(name: str, letters: Sequence[Letter], problems: Mapping[str, str]) -> QueueCount:
-    dead = sum(letter.path != name for letter in letters)
-    scheduled = sum(letter.path == name and letter.peeked.is_scheduled for letter in letters)
+    dead_letters = [letter for letter in letters if letter.path != name]
+    waiting = [
+        letter for letter in letters if letter.path == name and not letter.peeked.is_scheduled
+    ]
+    left_orders = {
+        letter.order_id or "": letter.left_since for letter in letters if letter.left_since
+    }
+    put_aside = [
+        (letter.since, cause)
+        for letter in letters
+        if (cause := _why_put_aside(letter, is_dead=letter.path != name))
+    ]
     return QueueCount(
         queue=name,
-        waiting=len(letters) - dead - scheduled,
-        scheduled=scheduled,
-        dead_lettered=dead,
+        waiting=len(waiting),
+        scheduled=len(letters) - len(dead_letters) - len(waiting),
+        dead_lettered=len(dead_letters),
         oldest=min((letter.since for letter in letters), default=None),
+        waiting_since=min(
+            (letter.since for letter in waiting if not _is_for_operators(letter)), default=None
+        ),
+        cause=max(put_aside)[1] if put_aside else "",
+        left_orders=tuple(filter(None, left_orders))[:EXAMPLES_MAX],
+        left_since=min(left_orders.values(), default=None),
         problem=problems.get(name) or problems.get(name + DEAD_LETTER_SUBQUEUE) or "",
     )
+
+
+def _is_for_operators(letter: Letter) -> bool:
+    return rejected_of(letter.peeked) is not None or alert_of(letter.peeked) is not None
+
+
+def _why_put_aside(letter: Letter, *, is_dead: bool) -> str:
+    """Return why a message was rejected or given up; an empty text if it was not."""
+    part = rejected_of(letter.peeked)
+    if part is not None:
+        return named_cause(part.description)
+    return why_given_up(letter.peeked.properties) if is_dead else ""
 
 
 # -- One row ----------------------------------------------------------------------------------
