@@ -297,7 +297,9 @@ def _problems(status: SystemStatus) -> Iterable[Problem]:
     """Yield what is wrong, the worst first."""
     # 3. What stops all orders, then what waits for a person, then what ends by itself.
     yield from _unreadable(status.queues)
-    yield from _not_runnable(status) or _late(status)
+    missing = tuple(_not_runnable(status))
+    yield from missing
+    yield from _late(status, is_explained=bool(missing))
     yield from (_of_incident(incident) for incident in status.incidents if incident.needs_you)
     yield from _in_error(status)
     yield from _left(status.queues)
@@ -325,23 +327,21 @@ def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         )
 
 
-def _not_runnable(status: SystemStatus) -> Sequence[Problem]:
-    """Return that messages wait for a workflow, unless an incident says so already."""
+def _not_runnable(status: SystemStatus) -> Iterable[Problem]:
+    """Yield that messages wait for a workflow, unless an incident says so already."""
     since = min((count.left_since for count in status.queues if count.left_since), default=None)
     kind = AlertKind.NOT_RUNNABLE.value
     if since is None or since + LATE_AFTER > status.at or kind in _kinds(status):
-        return ()
+        return
     order_ids = list(dict.fromkeys(name for count in status.queues for name in count.left_orders))
-    return (
-        Problem(
-            kind=kind,
-            about=f"orders {', '.join(order_ids)}",
-            text=f"Orders wait for a workflow that no instance has: {', '.join(order_ids[:3])}.",
-            todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
-            needs_you=True,
-            since=since,
-            command=f"sas show {shlex.quote(order_ids[0])}" if order_ids else "",
-        ),
+    yield Problem(
+        kind=kind,
+        about=f"orders {', '.join(order_ids)}",
+        text=f"Orders wait for a workflow that no instance has: {', '.join(order_ids[:3])}.",
+        todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
+        needs_you=True,
+        since=since,
+        command=f"sas show {shlex.quote(order_ids[0])}" if order_ids else "",
     )
 
 
@@ -349,42 +349,41 @@ def _kinds(status: SystemStatus) -> set[str]:
     return {incident.kind for incident in status.incidents}
 
 
-def _late(status: SystemStatus) -> Sequence[Problem]:
-    """Return that the function app does not work, unless an incident says why already."""
-    waiting = [
-        count
+def _late(status: SystemStatus, *, is_explained: bool) -> Iterable[Problem]:
+    """Yield that the function app is late, as far as no other problem explains it."""
+    kinds = _kinds(status)
+    is_late = status.is_late and not (is_explained or kinds & _WHY_SUPERVISOR_LATE)
+    waiting = {
+        count.queue: count.waiting_since
         for count in status.queues
         if count.waiting_since and count.waiting_since + LATE_AFTER < status.at
-    ]
-    if not (status.is_late or waiting) or _kinds(status) & _WHY_LATE:
-        return ()
-    names = ", ".join(count.queue for count in waiting)
-    order_id = status.oldest_due_order or ""
+    }
+    if kinds & _WHY_MESSAGES_WAIT:
+        waiting = {}
+    names, order_id = ", ".join(waiting), status.oldest_due_order or ""
     parts = (
         f"messages wait in {names}" * bool(waiting),
-        f"the supervisor has not looked at order {order_id}, which is due" * status.is_late,
+        f"the supervisor has not looked at order {order_id}, which is due" * is_late,
     )
-    since = [count.waiting_since for count in waiting if count.waiting_since]
-    if status.is_late and status.oldest_due:
-        since.append(status.oldest_due)
-    return (
-        Problem(
+    moments = [*waiting.values(), *([status.oldest_due] if is_late and status.oldest_due else [])]
+    if moments:
+        yield Problem(
             kind="late",
             about=names or f"order {order_id}",
             text=f"The function app is late: {', and '.join(filter(None, parts))}.",
             todo="Check that it runs. If it does, it has too much to do: add instances.",
             needs_you=True,
-            since=min(since),
-            command=f"sas show {shlex.quote(order_id)}" if status.is_late else "",
-        ),
-    )
+            since=min(moments),
+            command=f"sas show {shlex.quote(order_id)}" if is_late else "",
+        )
 
 
-_WHY_LATE = {
+_WHY_SUPERVISOR_LATE = {
     AlertKind.NOT_PICKED_UP.value,
     AlertKind.NOT_RUNNABLE.value,
-    AlertKind.QUEUE_DELAY.value,
+    AlertKind.UNREADABLE.value,
 }
+_WHY_MESSAGES_WAIT = {AlertKind.NOT_PICKED_UP.value, AlertKind.QUEUE_DELAY.value}
 
 
 def _in_error(status: SystemStatus) -> Iterable[Problem]:
