@@ -140,7 +140,7 @@ class QueueCount(Record, frozen=True, kw_only=True):
     """How many messages a queue has, each number ``READ_MAX`` at most.
 
     ``oldest`` is since when its oldest message waits, dead letters too, and ``waiting_since`` since
-    when the oldest that a function may take. ``cause`` says why the newest message that was put
+    when a function might have taken one. ``cause`` says why the newest message that was put
     aside in it was. ``left_orders`` has some orders whose messages no instance can handle,
     because none has their workflow, and ``left_since`` since when. ``problem`` says why the queue
     could not be read; then the numbers are 0.
@@ -313,7 +313,8 @@ def _count(name: str, letters: Sequence[Letter], problems: Mapping[str, str]) ->
         dead_lettered=len(dead_letters),
         oldest=min((letter.since for letter in letters), default=None),
         waiting_since=min(
-            (letter.since for letter in waiting if not _is_for_operators(letter)), default=None
+            (letter.peeked.enqueued_at for letter in waiting if not _is_for_operators(letter)),
+            default=None,
         ),
         cause=max(put_aside)[1] if put_aside else "",
         left_orders=tuple(filter(None, left_orders))[:EXAMPLES_MAX],
@@ -388,7 +389,8 @@ def row_of(
             kind=part.reason,
             cause=named_cause(part.description),
             todo=_todo_of_rejected(part, queues),
-            command=f"sas messages resend {shlex.quote(message.message_id)}",
+            command=f"sas messages {'resend' if part.order_id else 'remove'} "
+            f"{shlex.quote(message.message_id)}",
             parts=part.parts,
         )
     return row
@@ -425,6 +427,8 @@ _TODO_OF_FATE = {
 
 
 def _todo_of_rejected(part: RejectedMessage, queues: Queues) -> str:
+    if part.order_id is None:
+        return "look who sent it, then remove it: it belongs to no order"
     if is_internal(part, queues):
         todo = "undo or resubmit the order"
     elif is_outgoing(part, queues):

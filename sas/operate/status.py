@@ -331,8 +331,10 @@ def _not_runnable(status: SystemStatus) -> Iterable[Problem]:
     """Yield that messages wait for a workflow, unless an incident says so already."""
     since = min((count.left_since for count in status.queues if count.left_since), default=None)
     kind = AlertKind.NOT_RUNNABLE.value
-    if since is None or since + LATE_AFTER > status.at or kind in _kinds(status):
+    if since is None or kind in _kinds(status):
         return
+    if since + LATE_AFTER > status.at and not status.is_late:
+        return  # a deploy goes on
     order_ids = list(dict.fromkeys(name for count in status.queues for name in count.left_orders))
     yield Problem(
         kind=kind,

@@ -90,6 +90,14 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert problem.since == answer.failures[0].since
 
 
+def test_a_group_names_its_own_error_if_an_order_failed_twice(night: Night) -> None:
+    night.system.agents["stock"].then(RefusedError("no-stock", "sold out"))
+    night.fail("A", DECLINED)
+    night.fail("B", DECLINED)
+    why = {group.fingerprint: group.why for group in state(night).failures}
+    assert why["pay/card-declined"] == "card-declined: the card was declined"
+
+
 def test_an_outage_is_one_problem_with_all_that_waits_for_it(night: Night) -> None:
     opens(night, "payment", "payment could not be reached")
     seen(night, AlertKind.BREAKER_OPEN, "agent payment", "It failed. Check it.", "payment")
