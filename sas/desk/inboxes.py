@@ -6,25 +6,23 @@ The queues are peeked in the background, so a page never waits for them. Peeking
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from msgspec import structs
 
-from sas.desk.watch import Picture, Watch
+from sas.desk.watch import Watch
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.operate import letters, messages
-from sas.operate.messages import MessageList, MessageRow, OrderNow
+from sas.operate.messages import MessageList, MessageRow
 from sas.operate.orders import OrderRow
 from sas.operate.status import queue_counts, queue_names
 from sas.ports import MessageBus, StateStore
 
 PEEK_EVERY_S = 15.0
-
-
-_NOTHING = MessageList(rows=(), groups=(), over=0)
+_NOTHING = MessageList()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +96,10 @@ class Inboxes:
             if name == messages.DEAD_LETTERS:
                 answer = await messages.joined(self.store, contents, self.queues)
             else:
-                orders = _orders_now(self.watch.picture)
-                answer = messages.list_of(contents.letters, self.queues, orders.get)
-                answer = structs.replace(answer, problems=tuple(contents.problems.values()))
+                picture = self.watch.picture
+                orders_now = (*picture.finished.values(), *picture.under_way, *picture.in_error)
+                orders = {row.order_id: row for row in orders_now}
+                answer = messages.list_of(contents, self.queues, orders)
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
         names = queue_names(self.queues, self.agents)
         self.watch.queues = await queue_counts(self.bus, names)
@@ -124,14 +123,3 @@ class Inboxes:
             if row.what == messages.REJECTED_ORDER and row.order_id is not None
         }
         return list(rows.values())
-
-
-def _orders_now(picture: Picture) -> Mapping[str, OrderNow]:
-    """Return the state of every order that is known."""
-    rows = [*picture.finished.values(), *picture.under_way, *picture.in_error]
-    return {
-        row.order_id: OrderNow(
-            OrderState(row.process_state or OrderState.PROCESSING), row.since, row.submitted_at
-        )
-        for row in rows
-    }

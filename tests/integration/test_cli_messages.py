@@ -76,25 +76,6 @@ async def bodies(broker: Broker, path: str) -> list[str]:
         return [str(message) for message in await receiver.peek_messages(200)]
 
 
-async def test_every_queue_of_the_system_is_listed_with_what_lies_in_it(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await give_up(broker, "scheduler", 2)
-    await send(broker, "operator-alerts", ServiceBusMessage("alert"))
-    assert await sas("--json") == 0
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    queues = {record.pop("Queue"): record for record in records if "Queue" in record}
-    assert queues["dead-letters"]["Waiting"] == 2
-    assert queues["operator-alerts"]["Waiting"] == 1
-    assert queues["orders"] == {
-        "Waiting": 0,
-        "Scheduled": 0,
-        "DeadLettered": 0,
-        "Oldest": None,
-        "Problem": "",
-    }
-
-
 async def test_many_dead_letters_go_back_inside_the_window_of_duplicate_detection(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
