@@ -154,8 +154,7 @@ def show(
         for row in rows:
             if row is not rows[0]:
                 screen.say("")
-            alike = [other for other in answer.rows if other.fingerprint == row.fingerprint]
-            _show_row(row, len(alike) - 1 if row.fingerprint else 0)
+            _show_row(row)
         return 0
 
     run(work)
@@ -348,8 +347,7 @@ def _line(row: MessageRow) -> str:
     )
 
 
-def _show_row(row: MessageRow, others: int) -> None:
-    """Print one message. ``others`` counts the other alerts of its cause."""
+def _show_row(row: MessageRow) -> None:
     command = f"`{row.command}`" if row.command else ""
     screen.facts(
         (
@@ -359,7 +357,6 @@ def _show_row(row: MessageRow, others: int) -> None:
             ("order", ", ".join(filter(None, (row.order_id, row.state)))),
             ("about", row.about),
             ("cause", f"{row.kind}: {row.cause}"),
-            ("also", f"{count(others, 'more alert')} of this cause" if others else ""),
             ("now", row.over),
             ("resend", row.fate),
             ("do", "; ".join(filter(None, (row.todo, command)))),

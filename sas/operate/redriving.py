@@ -83,14 +83,8 @@ def named(contents: PeekResult, names: Collection[str]) -> list[Letter]:
     keys = {_whole(letter) for letter in letters if _is_named(letter, names)}
     missing = [name for name in names if not any(_is_named(letter, [name]) for letter in letters)]
     if missing:
-        raise NotPossibleError(
-            "; ".join(
-                (
-                    f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages",
-                    *contents.problems.values(),
-                )
-            )
-        )
+        absence = f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages"
+        raise NotPossibleError("; ".join((absence, *contents.problems.values())))
     return [letter for letter in letters if _whole(letter) in keys]
 
 
