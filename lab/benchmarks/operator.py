@@ -28,7 +28,7 @@ from tests.contract import cases
 COMMITS_AT_ONCE = 16
 SPAN = timedelta(minutes=59)
 CODES = ("no-carrier", "timed-out", "http-500", "card-declined", "out-of-stock")
-COMMANDS = ("list", "list --state finished", "list --state running")
+COMMANDS = ("list", "list --state finished", "list --state running", "status")
 
 
 def final_changes() -> tuple[Change, Change]:

@@ -285,6 +285,8 @@ def _fates_allowed(queue: str, body: bytes, properties: Parts) -> set[str] | Non
     is_letter = queue.startswith(QUEUES.dead_letters)
     if is_letter:
         queue = str(properties.get("sas_dead_letter_source"))
+        if QUEUES.is_response(queue):  # what an application did not read is counted, and not kept
+            return None
     ordinary = queue.removesuffix("-urgent")
     reader = READERS.get(ordinary, _request)
     try:

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import typer
 
 from sas.cli import options, screen, system
-from sas.cli.system import System
+from sas.cli.options import value
+from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import Fault
@@ -32,6 +33,7 @@ COMMAND_WAIT_S = 30.0
 LINES_MAX = 20
 """Of many orders, so many are named. A dry run names all."""
 MANY = "Many orders at once"
+JSON = "JSON, @FILE, or - for stdin"
 STATES = {Verb.UNDO: ("running", "error", "processed")}
 """The choices of ``--state`` by verb. All other verbs change only orders in Error."""
 
@@ -39,19 +41,15 @@ SomeOrderID = Annotated[
     str | None,
     typer.Argument(metavar="ORDER_ID", help="The order (or --state for many).", show_default=False),
 ]
-StepName = Annotated[
-    str | None, typer.Option("--step", metavar="NAME", help="Only this step.", show_default=False)
-]
+Text = str | None
+StepName = Annotated[Text, value("NAME", "Only this step.", name="--step")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActOptions:
     """The options of every verb that changes orders. A wait of 0 s means: do not wait."""
 
-    seq: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Refuse if it has changed since.", show_default=False),
-    ] = None
+    seq: Annotated[int | None, value("N", "Refuse if it has changed since.")] = None
     by: options.By = None
     reason: options.Reason = ""
     yes: options.Yes = False
@@ -69,38 +67,14 @@ class ActOptions:
 class ManyOptions(ActOptions):
     """The options of a verb that changes one order or many."""
 
-    state: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STATE", help="Orders in this state.", rich_help_panel=MANY, show_default=False
-        ),
-    ] = None
+    state: Annotated[Text, value("STATE", "Orders in this state.", panel=MANY)] = None
     fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP/CODE",
-            help="Orders in Error that failed in this way.",
-            rich_help_panel=MANY,
-            show_default=False,
-        ),
+        Text, value("STEP/CODE", "Orders in Error that failed in this way.", panel=MANY)
     ] = None
-    workflow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only orders of this workflow.",
-            rich_help_panel=MANY,
-            show_default=False,
-        ),
-    ] = None
+    workflow: Annotated[Text, value("NAME", "Only orders of this workflow.", panel=MANY)] = None
     since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Only orders in that state since then: 30m, 1h, 2d, or a time in UTC.",
-            rich_help_panel=MANY,
-            show_default=False,
-        ),
+        Text,
+        value("WHEN", "Only since then: 30m, 1h, 2d, or a time in UTC.", panel=MANY),
     ] = None
     limit: Annotated[
         int,
@@ -119,13 +93,7 @@ def resubmit(
     *,
     step: StepName = None,
     content: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="JSON",
-            help="JSON, @FILE, or - for stdin: what the step gets instead of the order.",
-            show_default=False,
-        ),
+        Text, value("JSON", f"{JSON}: what the step gets instead of the order.", name="--input")
     ] = None,
     chosen: ManyOptions,
 ) -> None:
@@ -150,15 +118,7 @@ def skip(
     order_id: SomeOrderID = None,
     *,
     step: StepName = None,
-    content: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="JSON",
-            help="JSON, @FILE, or - for stdin: its result.",
-            show_default=False,
-        ),
-    ] = None,
+    content: Annotated[Text, value("JSON", f"{JSON}: its result.", name="--input")] = None,
     chosen: ManyOptions,
 ) -> None:
     """Count a step as done because you did it by hand.
@@ -198,28 +158,9 @@ def callback(
     order_id: options.OrderID,
     *,
     step: StepName = None,
-    answer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help="JSON, @FILE, or - for stdin: it is done, with this result.",
-            show_default=False,
-        ),
-    ] = None,
-    refuse: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CODE", help="It is refused; CODE is for programs.", show_default=False
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="With --refuse: why (default: the reason).",
-            show_default=False,
-        ),
-    ] = None,
+    answer: Annotated[Text, value("JSON", f"{JSON}: it is done, with this result.")] = None,
+    refuse: Annotated[Text, value("CODE", "It is refused; CODE is for programs.")] = None,
+    text: Annotated[Text, value("TEXT", "With --refuse: why (default: the reason).")] = None,
     chosen: ActOptions,
 ) -> None:
     """Show the callback that a step waits for, or end it by hand.
@@ -248,7 +189,7 @@ def callback(
 
 
 def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         keys = read_callback_keys(os.environ)
         order = await finding.load(await system.store(), order_id)
         for callback in commands.waiting_callbacks(order, step, keys):
@@ -365,7 +306,7 @@ def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **intention: A
     """Run a verb. ``intention`` has the rest of its ``_intent``."""
     query = _query(order_id, verb, chosen)
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         intent = _intent(verb, chosen, **intention)
         store = await system.store()
         if query is None:
@@ -420,31 +361,26 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
         )
 
 
-async def carry_out(plan: ActPlan, system: System, wait_s: float = COMMAND_WAIT_S) -> ActRun:
+async def carry_out(plan: ActPlan, system: LiveSystem, wait_s: float = COMMAND_WAIT_S) -> ActRun:
     """Send the commands of a plan, and follow their results with a bar. Interrupted, say how far.
 
     Raises:
         ServiceUnavailableError: the bus did not take them all.
     """
     run = ActRun(plan, await system.store(), system.queues)
-    total, text = len(plan.commands), f"{plan.intent.verb.value} of orders"
-    done = 0
-
-    def tell(count: int) -> None:
-        nonlocal done
-        done = count
-        draw(count)
-
+    total = len(plan.commands)
     try:
-        await run.send(await system.bus())
+        bus = await system.bus()
+        with screen.progress("commands sent", total) as tell:
+            await run.send(bus, tell)
         system.waits_for = "the scheduler"
         if wait_s:
-            with screen.progress(text, total) as draw:
+            with screen.progress(f"{plan.intent.verb.value} of orders", total) as tell:
                 await run.follow(wait_s, tell)
     except asyncio.CancelledError:
         screen.complain(
             f"sas: interrupted: up to {run.sent:,} of {total:,} commands were sent, and are carried"
-            f" out; {done:,} are done. The same command again goes on: it leaves out what has "
+            f" out; {run.done:,} are done. The same command again goes on: it leaves out what has "
             "changed, and does nothing twice"
             if run.sent
             else "sas: interrupted: nothing was sent"

@@ -5,7 +5,6 @@ All verbs that need workflows or agents find them here, by one rule.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tomllib
@@ -41,15 +40,6 @@ class App:
     folder: Path
     label: str
     orders: str | None = None
-
-
-def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --app."""
-    parser.add_argument(
-        "--app",
-        metavar="MODULE[:NAME]",
-        help=f"the application (default: app of [tool.sas] in {PROJECT_FILE})",
-    )
 
 
 def named(argument: str | None) -> App:

@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.exceptions import TyperException
-from typer.main import get_group
 
 from sas.cli import screen
 from sas.config import SettingError
@@ -152,8 +151,7 @@ def _explain(error: TyperException) -> None:
 
 def verbs() -> list[str]:
     """Return the names of the verbs that the help shows."""
-    commands = get_group(app()).commands
-    return [name for name, command in commands.items() if not command.hidden]
+    return [name for name, (group, _) in VERBS.items() if group]
 
 
 def _print_version(is_asked: bool) -> None:  # Typer gives it so

@@ -14,7 +14,7 @@ import typer
 from sas.cli import application, options, screen
 from sas.cli.options import DryRun, Json, Since, Yes
 from sas.cli.screen import count, time_of
-from sas.cli.system import System, run
+from sas.cli.system import LiveSystem, run
 from sas.operate import letters, messages
 from sas.operate.errors import CommandError, ServiceUnavailableError, UsageError
 from sas.operate.letters import READ_MAX, PeekResult
@@ -101,7 +101,7 @@ def list_(
     """
     earliest = options.moment(since) if since else None
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         async def look() -> MessageList:
             contents, store = await _read(system, [place] if place else PLACES)
             chosen = [
@@ -143,7 +143,7 @@ def show(
       sas messages show MESSAGE_ID --in scheduler/dlq
     """
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         contents, store = await _read(system, [place] if place else PLACES)
         ids = {letter.peeked.message_id for letter in named(contents, [name])}
         answer = await messages.joined(store, contents, system.queues, content=content)
@@ -190,7 +190,7 @@ def resend(  # noqa: PLR0913  one for each option
     if force and every:
         raise UsageError("--force needs the IDs of the messages")
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         contents, store = await _read(system, [place] if place else (REJECTED, DEAD_LETTERS))
         plan = await plan_resend(
             store, contents, system.queues, names=names or None, to=to, force=force
@@ -231,7 +231,7 @@ def remove(
     if repaired and place not in {None, ALERTS}:
         raise UsageError("--repaired removes alerts only")
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         places = [ALERTS] if repaired else [place] if place else PLACES
         contents, store = await _read(system, places)
         plan = await plan_removal(store, contents, system.queues, names or None)
@@ -243,7 +243,7 @@ def remove(
 # -- Read -------------------------------------------------------------------------------------
 
 
-async def _read(system: System, places: Iterable[str]) -> tuple[PeekResult, StateStore | None]:
+async def _read(system: LiveSystem, places: Iterable[str]) -> tuple[PeekResult, StateStore | None]:
     """Return the messages of these places, and the table, if it can be read.
 
     Raises:
@@ -369,7 +369,7 @@ def _show_row(row: MessageRow) -> None:
 
 
 async def _carry_out(
-    system: System, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
+    system: LiveSystem, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
 ) -> int:
     """Show a plan, ask, and carry it out. Return the exit code: 1 if a message stays."""
     rows = [move.row for move in plan.moves]

@@ -13,6 +13,7 @@ from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from sas.cli import screen
 from sas.operate.commands import check_name
@@ -24,7 +25,7 @@ App = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE",
-        help="The application (default: app of \\[tool.sas] in pyproject.toml).",
+        help="The application (default: app of tool.sas in pyproject.toml).",
         show_default=False,
     ),
 ]
@@ -92,6 +93,20 @@ def moment(text: str) -> datetime:
         raise UsageError(
             f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
         ) from None
+
+
+def value(
+    metavar: str, text: str, *, name: str | None = None, panel: str | None = None
+) -> OptionInfo:
+    """Return an option with a value. ``panel`` is the heading of its group in the help."""
+    option: OptionInfo = typer.Option(
+        *([name] if name else []),
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        rich_help_panel=panel,
+    )
+    return option
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:

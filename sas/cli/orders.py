@@ -16,7 +16,7 @@ import typer
 
 from sas.cli import act, application, options, screen
 from sas.cli.screen import phrase, time_of
-from sas.cli.system import System, run
+from sas.cli.system import LiveSystem, run
 from sas.codec.payloads import decode_order
 from sas.codec.record import record_of, to_line
 from sas.config import read_payload_codec
@@ -29,7 +29,7 @@ from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
 from sas.operate.orders import COUNTED_MAX, Beside, OrderList, OrderRow, OrderStory, QueuedOrder
-from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, is_open, spelled
+from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, spelled
 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
 MIXED_STATES = {"all", "running", "finished"}
@@ -131,7 +131,7 @@ def list_orders(  # noqa: PLR0913  one for each option
     run(partial(_list, query=query, operator=operator, as_json=as_json))
 
 
-async def _list(system: System, *, query: OrderQuery, operator: str, as_json: bool) -> int:
+async def _list(system: LiveSystem, *, query: OrderQuery, operator: str, as_json: bool) -> int:
     store = await system.store()
     bus = await system.bus_if_any() if query.state == "rejected" else None
     order_list = await orders.list_of(store, bus, query, queues=system.queues, now=screen.now())
@@ -218,7 +218,7 @@ def _beside(beside: Beside) -> Iterator[str]:
         yield f"{number:,} {verb} active: {'; '.join(beside.incidents)}: sas status"
 
 
-async def _acknowledge(system: System, rows: Sequence[OrderRow], operator: str) -> int:
+async def _acknowledge(system: LiveSystem, rows: Sequence[OrderRow], operator: str) -> int:
     """Note that an operator has seen that these orders are in Error; return the exit code."""
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
     order_ids = [row.order_id for row in rows if row.acknowledged_by is None]
@@ -237,7 +237,7 @@ async def _acknowledge(system: System, rows: Sequence[OrderRow], operator: str) 
     return 1 if problems else 0
 
 
-async def _export(system: System, *, name: str, age: timedelta, as_json: bool) -> int:
+async def _export(system: LiveSystem, *, name: str, age: timedelta, as_json: bool) -> int:
     store = await system.store()
     count = 0
     with _writing(name) as file:
@@ -317,7 +317,7 @@ def show_order(
     workflows = application.workflows_if_any(app)
     operator = options.operator(by) if acknowledge else ""
 
-    async def show(system: System) -> int:
+    async def show(system: LiveSystem) -> int:
         store = await system.store()
         order = await store.load(order_id)
         bus = await system.bus_if_any()
@@ -434,7 +434,7 @@ def _message(message: AwaitedMessage) -> str:
 
 
 def _circuit(circuit: Circuit | None) -> str:
-    if circuit is None or not is_open(circuit):
+    if circuit is None or not circuit.is_open:
         return "closed: calls go out"
     until = f", {phrase('until', circuit.until)}" if circuit.until else ""
     why_open = f": {circuit.why}" if circuit.why else ""

@@ -13,7 +13,7 @@ import typer
 
 from sas.cli import application, options, screen, system
 from sas.cli.screen import time_of
-from sas.cli.system import System, read_bus, read_storage
+from sas.cli.system import LiveSystem, read_bus, read_storage
 from sas.config import SettingError
 from sas.features.circuit_breaker.guard import breakers
 from sas.operate import checks, letters
@@ -74,7 +74,7 @@ def status(
     if check and follow:
         raise UsageError("--check looks once: give --follow or --check")
     if check:
-        work: Callable[[System], Awaitable[int]] = partial(_check, app=app, as_json=as_json)
+        work: Callable[[LiveSystem], Awaitable[int]] = partial(_check, app=app, as_json=as_json)
     else:
         pause_s = every if follow else None
         work = partial(_show, app=app, pause_s=pause_s, as_json=as_json)
@@ -84,7 +84,7 @@ def status(
 # -- What is wrong ----------------------------------------------------------------------------
 
 
-async def _show(place: System, *, app: str | None, pause_s: float | None, as_json: bool) -> int:
+async def _show(place: LiveSystem, *, app: str | None, pause_s: float | None, as_json: bool) -> int:
     app_agents = application.agents_if_any(app)
 
     async def look() -> SystemStatus:
@@ -114,7 +114,7 @@ async def _show(place: System, *, app: str | None, pause_s: float | None, as_jso
 
 
 async def _again(
-    place: System,
+    place: LiveSystem,
     look: Callable[[], Awaitable[SystemStatus]],
     pause_s: float,
     show: Callable[[SystemStatus], None],
@@ -130,7 +130,7 @@ async def _again(
         await asyncio.sleep(pause_s)
 
 
-async def _look(place: System, app_agents: set[str]) -> SystemStatus:
+async def _look(place: LiveSystem, app_agents: set[str]) -> SystemStatus:
     bus = await place.bus_if_any()
     store = await place.store()
     if bus is None:
@@ -149,7 +149,8 @@ def _line(answer: SystemStatus) -> str:
     """Return a look as one line, for a pipe."""
     kinds = Counter(problem.kind for problem in answer.problems)
     problems = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-    parts = (f"{answer.in_error:,} in Error", _under_way(answer), f"ended {_ended(answer)}")
+    under_way = f"{answer.under_way:,} under way{_first_due(answer)}"
+    parts = (f"{answer.in_error:,} in Error", under_way, f"ended {_ended(answer)}")
     return f"{time_of(answer.at)}  {problems or 'nothing is wrong'}; {'; '.join(parts)}"
 
 
@@ -184,17 +185,16 @@ def _facts(answer: SystemStatus) -> Iterator[tuple[str, str]]:
         yield "", f"{group.count:,} {group.fingerprint}{since}{why}"
     if len(answer.failures) > GROUPS_SHOWN_MAX:
         yield "", f"and {len(answer.failures) - GROUPS_SHOWN_MAX:,} more groups: sas list"
-    yield "under way", _under_way(answer)
+    yield "under way", f"{answer.under_way:,}{_first_due(answer)}"
     yield "last hour", _ended(answer)
     yield from _circuits(answer)
     yield from _queues(answer.queues)
 
 
-def _under_way(answer: SystemStatus) -> str:
+def _first_due(answer: SystemStatus) -> str:
     if answer.oldest_due is None:
-        return f"{answer.under_way:,} under way"
-    late = "LATE, " if answer.is_late else ""
-    return f"{answer.under_way:,} under way, {late}first due {time_of(answer.oldest_due)}"
+        return ""
+    return f", {'LATE, ' * answer.is_late}the first due {time_of(answer.oldest_due)}"
 
 
 def _ended(answer: SystemStatus) -> str:
@@ -243,7 +243,7 @@ def _queues(counts: tuple[QueueCount, ...]) -> Iterator[tuple[str, str]]:
 # -- What a command needs ---------------------------------------------------------------------
 
 
-async def _check(place: System, *, app: str | None, as_json: bool) -> int:
+async def _check(place: LiveSystem, *, app: str | None, as_json: bool) -> int:
     counts = Counter[str]()
 
     def show(result: Check) -> None:
@@ -295,7 +295,7 @@ def _settings() -> dict[str, Callable[[], str]]:
         return "a connection string" if endpoint.connection_string else str(endpoint.address)
 
     def queues() -> str:
-        names = System().queues
+        names = LiveSystem().queues
         return f"orders come on {names.orders}, commands go to {names.scheduler}"
 
     return {

@@ -44,7 +44,7 @@ class SubmitRun:
         self._quiet = False
         self._tell: Any = None
 
-    async def work(self, connected: system.System) -> int:
+    async def work(self, connected: system.LiveSystem) -> int:
         """Submit orders, follow them, print the summary, and return the exit code.
 
         There is no summary after an error before the first order was sent.

@@ -12,7 +12,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from sas.cli import act, application, options, system
-from sas.cli.system import System
+from sas.cli.options import value
+from sas.cli.system import LiveSystem
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import UsageError
 
@@ -25,23 +26,11 @@ def submit(  # noqa: PLR0913  one for each option
         typer.Argument(metavar="FILE", help="JSON or JSON Lines; - for stdin.", show_default=False),
     ] = None,
     *,
-    order_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="ID", help="One order with this id.", show_default=False),
-    ] = None,
-    content: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="With --id: JSON, @FILE, or - for stdin.", show_default=False
-        ),
-    ] = None,
+    order_id: Annotated[str | None, value("ID", "One order with this id.", name="--id")] = None,
+    content: Annotated[str | None, value("JSON", "With --id: JSON, @FILE, or - for stdin.")] = None,
     workflow: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The workflow of bare orders (default: the only one of the application).",
-            show_default=False,
-        ),
+        value("NAME", "The workflow of bare orders (default: the only one of the application)."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print what becomes of the orders.")
@@ -62,11 +51,7 @@ def submit(  # noqa: PLR0913  one for each option
     app: options.App = None,
     reply_queue: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUEUE",
-            help=f"Your application's own response queue (default: {REPLY_QUEUE}).",
-            show_default=False,
-        ),
+        value("QUEUE", f"Your application's own response queue (default: {REPLY_QUEUE})."),
     ] = None,
 ) -> None:
     """Send orders of a file or of stdin, or one order by options.
@@ -85,7 +70,7 @@ def submit(  # noqa: PLR0913  one for each option
         raise UsageError("give FILE, or - for stdin, or one order by --id ID --content JSON")
     find_workflow = cache(partial(_workflow, workflow, app))
 
-    async def work(connected: System) -> int:
+    async def work(connected: LiveSystem) -> int:
         # Slow to import (Azure's SDK), and not needed for --help.
         from sas.cli.submission import SubmitRun  # noqa: PLC0415
         from sas.operate.submissions import Defaults, InputError, one_item, read_items  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """The system that a verb works on: its settings, its table and its namespace.
 
-``run`` gives a verb a ``System``, which opens the table and the namespace when the verb asks for
-them. If nothing is printed for some seconds, it says what the verb waits for.
+``run`` gives a verb a ``LiveSystem``, which opens the table and the namespace when the verb asks
+for them. If nothing is printed for some seconds, it says what the verb waits for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Storage:
 
 
 @dataclass(kw_only=True)
-class System:
+class LiveSystem:
     """The table, the namespace and the queues' names, as the environment has them.
 
     ``waits_for`` says in words what the verb has asked last; it is empty while the verb pauses.
@@ -107,7 +107,7 @@ class System:
         await self._resources.aclose()
 
 
-def run(work: Callable[[System], Awaitable[int]]) -> None:
+def run(work: Callable[[LiveSystem], Awaitable[int]]) -> None:
     """Run the work of a verb on the system, and end the command with its exit code.
 
     Raises:
@@ -122,8 +122,8 @@ def run(work: Callable[[System], Awaitable[int]]) -> None:
     raise typer.Exit(code)
 
 
-async def _work(work: Callable[[System], Awaitable[int]]) -> int:
-    system = System()
+async def _work(work: Callable[[LiveSystem], Awaitable[int]]) -> int:
+    system = LiveSystem()
     watch = asyncio.create_task(_break_silence(system))
     try:
         return await work(system)
@@ -136,7 +136,7 @@ async def _work(work: Callable[[System], Awaitable[int]]) -> int:
         await system.close()
 
 
-async def _break_silence(system: System) -> None:
+async def _break_silence(system: LiveSystem) -> None:
     """Say once what the verb waits for, if it prints nothing for some seconds."""
     screen.begin()
     while True:
@@ -189,7 +189,7 @@ def read_storage(env: Mapping[str, str]) -> Storage:
 
 
 async def open_store(storage: Storage) -> StateStore:
-    """Open the state store. Raises as ``System.store``."""
+    """Open the state store. Raises as ``LiveSystem.store``."""
     # Slow to import (Azure's SDK), and not needed for --help.
     from sas.adapters.tables.store import NoStoreError, connect_existing  # noqa: PLC0415
 

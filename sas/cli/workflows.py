@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sas.cli import application, options, screen
-from sas.cli.system import System, run
+from sas.cli.system import LiveSystem, run
 from sas.codec.record import to_line
 from sas.config import read_payload_codec
 from sas.domain.workflow import Workflows
@@ -48,7 +48,7 @@ def check(*, app: options.App = None, json: options.Json = False) -> None:
 
     definitions = application.load(application.named(app))
 
-    async def work(system: System) -> int:
+    async def work(system: LiveSystem) -> int:
         codec = read_payload_codec(os.environ)
         answer = await versions(await system.store(), definitions, codec)
         for version in answer:

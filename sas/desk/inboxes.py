@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import count
 
 from msgspec import structs
 
@@ -18,15 +20,17 @@ from sas.domain.queues import Queues
 from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow
 from sas.operate.orders import OrderRow
-from sas.operate.status import queue_counts, queue_names
-from sas.ports import MessageBus, StateStore
+from sas.operate.status import queue_names
+from sas.ports import MessageBus, StateStore, UnavailableError
 
 PEEK_EVERY_S = 15.0
+COUNTED_EVERY = 4
+"""So many looks later, all queues of the system are counted again."""
 _NOTHING = MessageList()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inbox:
+class InboxView:
     """The messages of one kind, as ``list`` has them; they were read at ``read_at``."""
 
     name: str
@@ -52,17 +56,17 @@ class Inbox:
 
 
 _EMPTY = (
-    Inbox(
+    InboxView(
         name=messages.ALERTS,
         title="Alerts",
         about="Alerts that the system sent, those of one cause together. You remove them.",
     ),
-    Inbox(
+    InboxView(
         name=messages.REJECTED,
         title="Rejected messages",
         about="Messages that could not be used, kept whole.",
     ),
-    Inbox(
+    InboxView(
         name=messages.DEAD_LETTERS,
         title="Dead letters",
         about="Messages that a queue gave up.",
@@ -80,12 +84,15 @@ class Inboxes:
     watch: Watch
     now: Callable[[], datetime]
     agents: Sequence[str] = ()
-    boxes: dict[str, Inbox] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
+    boxes: dict[str, InboxView] = field(default_factory=lambda: {box.name: box for box in _EMPTY})
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
-        while True:
-            await self.look()
+        for number in count():
+            with suppress(UnavailableError):  # of the store: the overview says so
+                await self.look()
+                if number % COUNTED_EVERY == 0:
+                    await self.look_at_all()
             await asyncio.sleep(PEEK_EVERY_S)
 
     async def look(self) -> None:
@@ -97,12 +104,15 @@ class Inboxes:
                 answer = await messages.joined(self.store, contents, self.queues)
             else:
                 picture = self.watch.picture
-                orders_now = (*picture.finished.values(), *picture.under_way, *picture.in_error)
-                orders = {row.order_id: row for row in orders_now}
+                rows = (*picture.finished.values(), *picture.under_way, *picture.in_error)
+                orders = {row.order_id: row for row in rows}
                 answer = messages.list_of(contents, self.queues, orders)
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
+
+    async def look_at_all(self) -> None:
+        """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
-        self.watch.queues = await queue_counts(self.bus, names)
+        self.watch.queues = [await messages.count_queue(self.bus, name) for name in names]
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""

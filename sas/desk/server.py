@@ -1,12 +1,14 @@
 """The server of the desk: its pages and its forms, on 127.0.0.1 only.
 
 Pages draw the records of ``sas.operate`` and decide nothing. The overview and the inboxes are drawn
-from what ``Watch`` and ``Inboxes`` last read in the background. A list loads the orders of one
-page, and the page of an order loads that order. If the store does not answer for ``ANSWER_S``, the
-page says so. Only a POST changes an order or a queue. Its form names the seq of the order that the
-operator saw. If the order has changed since, the command is refused, because the operator did not
-see the change. A cancel is carried out nevertheless. Each page listens on ``/live``, and loads
-itself again when something that it shows has changed.
+from what ``Watch`` and ``Inboxes`` last read in the background. A list loads those orders of its
+page that are under way, and the page of an order loads that order. If the store does not answer for
+``ANSWER_S``, the page says so.
+
+Only a POST changes an order or a queue. Its form names the seq of the order that the operator saw.
+If the order has changed since, the command is refused, because the operator did not see the change.
+A cancel is carried out nevertheless. Each page listens on ``/live``, and loads itself again when
+something that it shows has changed.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
-from uuid import uuid4
 
 import jinja2
 from aiohttp import web
@@ -30,7 +31,7 @@ from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
 from sas.desk.content import compact
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inbox, Inboxes
+from sas.desk.inboxes import Inboxes, InboxView
 from sas.desk.sending import CommandGroup, Sender
 from sas.desk.watch import SHOWN_MAX, Watch
 from sas.domain.messages import Verb
@@ -39,7 +40,7 @@ from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, orders, redriving, why
-from sas.operate.commands import ActPlan, Intent
+from sas.operate.commands import Intent
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.messages import path_of
 from sas.operate.redriving import PlannedMove
@@ -58,8 +59,6 @@ UNDER_WAY_MAX = 1000
 """Most orders under way that are loaded to choose those of one workflow."""
 GROUP_ORDERS_MAX = 1000
 """Most orders that one form resubmits."""
-PLANS_MAX = 50
-"""Most plans for groups of orders that the desk remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +97,12 @@ class Form:
 
 @dataclass(kw_only=True)
 class Desk:
-    """The pages.
-
-    ``plans`` has the plan of each group that was shown, by the key of its form, so that a resubmit
-    of the group names the seqs that the operator saw.
-    """
+    """The pages."""
 
     office: Office
     watch: Watch
     inboxes: Inboxes
     sender: Sender
-    plans: dict[str, ActPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
@@ -154,7 +148,7 @@ class Desk:
         )
 
     async def orders(self, request: web.Request) -> web.Response:
-        """List orders. For orders that failed alike, offer to resubmit them."""
+        """List orders."""
         query, picture = listing.Query.read(request.query), self.watch.picture
         if query.workflow and query.state in {"under-way", "all"}:
             rows = await self.watch.loaded(picture.under_way[:UNDER_WAY_MAX])
@@ -162,32 +156,17 @@ class Desk:
         rows_known = chain(picture.in_error, picture.under_way, picture.finished.values())
         workflows = {row.workflow for row in rows_known}
         part = listing.list_page(picture, query, self.inboxes.refused())
-        # The form is no live part, so a page that loads itself again needs no plan.
-        plans = query.fingerprint and not query.text and "X-Live" not in request.headers
+        is_group = query.fingerprint and not query.text
+        group = [row for row in picture.in_error if is_group and query.matches(row)]
         return self._page(
             "list.html",
             active="orders",
             query=query,
             listing=replace(part, rows=await self.watch.loaded(part.rows)),
+            group=group[:GROUP_ORDERS_MAX],
             states=listing.STATE_FILTERS,
             workflows=sorted(workflows - {""}),
-            **(await self._plan(query) if plans else {"plan": None}),
         )
-
-    async def _plan(self, query: listing.Query) -> dict[str, Any]:
-        """Plan to resubmit the orders that a query matches, and remember the plan by a key."""
-        selection = finding.OrderQuery(
-            state="error",
-            workflow=query.workflow or None,
-            fingerprint=query.fingerprint,
-            limit=GROUP_ORDERS_MAX,
-        )
-        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by)
-        key, plan = uuid4().hex, await commands.plan_many(self.office.store, selection, intent)
-        self.plans[key] = plan
-        for old_key in list(self.plans)[:-PLANS_MAX]:
-            del self.plans[old_key]
-        return {"plan": plan, "key": key}
 
     async def order(self, request: web.Request) -> web.Response:
         """Show one order."""
@@ -248,7 +227,7 @@ class Desk:
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
-    def _box(self, request: web.Request) -> Inbox:
+    def _box(self, request: web.Request) -> InboxView:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox: go back to the overview")
@@ -312,13 +291,28 @@ class Desk:
         return decode_order(whole, self.office.codec)
 
     async def resubmit_many(self, request: web.Request) -> web.Response:
-        """Resubmit the orders of a group. An order that has changed since refuses its command."""
-        fields = await request.post()
+        """Resubmit orders that failed alike until ``at``, the time of the last that was shown.
+
+        Those that failed later, or once more, were not seen, and stay as they are.
+        """
+        fields, store = await request.post(), self.office.store
         reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
-        plan = self.plans.pop(str(fields.get("key", "")), None)
-        if plan is None:
-            raise NotPossibleError("this group was sent already, or is too old: look at it again")
-        plan.intent = replace(plan.intent, reason=reason)
+        try:
+            at = datetime.fromisoformat(str(fields.get("at", "")))
+        except ValueError:
+            raise UsageError("the form names no time: load the page again") from None
+        query = finding.OrderQuery(
+            state="error",
+            workflow=str(fields.get("workflow", "")) or None,
+            fingerprint=str(fields.get("fingerprint", "")),
+            limit=GROUP_ORDERS_MAX,
+        )
+        intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, reason=reason)
+        plan = await commands.plan_many(store, query, intent)
+        order_ids = {act.order_id for act in plan.acts if act.since <= at}
+        plan.commands = [command for command in plan.commands if command.order_id in order_ids]
+        if not plan.commands:
+            raise NotPossibleError("nothing was sent: none of these orders is in Error any more")
         group = await self.sender.send(plan)
         raise web.HTTPSeeOther(f"/sent/{group.key}")
 
@@ -348,7 +342,13 @@ class Desk:
             removed = await self._moved(move)
             self.inboxes.forget(message)
         return self._page(
-            "resend.html", active=box.name, box=box, message=message, row=row, removed=removed
+            "resend.html",
+            active=box.name,
+            box=box,
+            message=message,
+            row=row,
+            removed=removed,
+            live="" if removed is None else None,  # the page of a POST cannot load itself again
         )
 
     async def _moved(self, move: PlannedMove) -> bool:

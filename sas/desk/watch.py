@@ -30,12 +30,10 @@ from msgspec import structs
 
 from sas.operate import finding
 from sas.operate.messages import QueueCount
-from sas.operate.orders import FailedAlike, OrderRow, groups_of, row_of, row_of_summary
+from sas.operate.orders import OrderRow, row_of, row_of_summary
 from sas.operate.status import SystemStatus, read_system, status_of
-from sas.ports import StateStore, StoreUnavailableError, UnavailableError
-from sas.telemetry.tracing import logger
+from sas.ports import CorruptOrderError, OtherVersionError, StateStore, UnavailableError
 
-log = logger(__name__)
 LOOK_EVERY_S = 2.0
 SHOWN_MAX = 10
 """Orders in Error on the overview."""
@@ -60,7 +58,6 @@ class Picture:
     version: int = 0
     status: SystemStatus | None = None
     in_error: Sequence[OrderRow] = ()
-    groups: Sequence[FailedAlike] = ()
     under_way: Sequence[OrderRow] = ()
     finished: Mapping[str, OrderRow] = field(default_factory=dict)
     whole: bool = False
@@ -131,7 +128,6 @@ class Watch:
             at=now,
             status=status_of(reading, now, self.queues),
             in_error=in_error,
-            groups=groups_of(in_error),
             under_way=[
                 OrderRow(order_id=order_id, process_state=None, until=at)
                 for order_id, at in reversed(times.items())
@@ -168,10 +164,7 @@ class Watch:
         async with self._gate:
             try:
                 order = await self._store.load(row.order_id)
-            except StoreUnavailableError:
-                raise
-            except Exception as error:  # noqa: BLE001  rows that were changed by hand
-                log.warning("order %s cannot be read: %r", row.order_id, error)
+            except (CorruptOrderError, OtherVersionError) as error:
                 return structs.replace(row, why=f"it cannot be read: {error}")
         return row_of(order, self._now()) if order is not None else None
 

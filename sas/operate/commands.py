@@ -44,7 +44,7 @@ from sas.engine.command_answers import CommandAnswers
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import finding
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
-from sas.operate.finding import OrderQuery, fingerprint, is_failed
+from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.record import Record
 from sas.ports import (
     BusUnavailableError,
@@ -188,7 +188,7 @@ class ActPlan:
             process_state=order.process_state.value,
             since=finding.since(order),
             seq=order.seq,
-            failed=tuple(map(fingerprint, failed_steps)),
+            failed=tuple(step.fingerprint for step in failed_steps),
             would="" if problem else outlook(order, intent),
             problem=problem,
         )
@@ -394,13 +394,14 @@ def _steps_to_undo(order: Order) -> str:
 class ActRun:
     """Sends the commands of a plan, and follows their results.
 
-    ``sent`` is how many commands were sent, or may have been if sending was interrupted.
-    ``results`` has what is known of each order, in the order of the plan.
+    ``sent`` is how many commands were sent, or may have been if sending was interrupted. ``done``
+    is how many have their result. ``results`` has what is known of each order of the plan.
     """
 
     def __init__(self, plan: ActPlan, store: StateStore, queues: Queues) -> None:
         self.plan = plan
         self.sent = 0
+        self.done = 0
         self._store = store
         self._queues = queues
         self._results = {
@@ -417,8 +418,10 @@ class ActRun:
         """What is known of each order."""
         return list(self._results.values())
 
-    async def send(self, bus: MessageBus) -> None:
-        """Send the commands, those of urgent orders first.
+    async def send(
+        self, bus: MessageBus, tell: Callable[[int], None] = lambda _count: None
+    ) -> None:
+        """Send the commands, those of urgent orders first. ``tell`` gets how many were sent.
 
         Raises:
             ServiceUnavailableError: the bus did not take them all. The text has how many it took.
@@ -435,6 +438,7 @@ class ActRun:
                     f"{error} {self.sent:,} of {len(commands):,} commands were sent before. To "
                     "give the command again is safe: an order that has changed refuses it."
                 ) from None
+            tell(self.sent)
 
     async def follow(
         self, wait_s: float, tell: Callable[[int], None] = lambda _count: None
@@ -459,7 +463,8 @@ class ActRun:
             news = sum(self._results[result.order_id] != result for result in before)
             if news:
                 news_at, looks = time.monotonic(), 0
-                tell(len(self.plan.commands) - len(waiting))
+                self.done = len(self.plan.commands) - len(waiting)
+                tell(self.done)
             looks += len(commands) - news
             if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -58,22 +58,6 @@ class OrderQuery:
 def is_failed(step: StepRecord) -> bool:
     """Return whether a step is in Error."""
     return step.process_state is StepState.ERROR
-
-
-def fingerprint(step: StepRecord) -> str:
-    """Return ``step/code`` of a failed step. Steps that failed alike have the same fingerprint."""
-    return step.fingerprint
-
-
-def fingerprints(order: Order) -> list[str]:
-    """Return the fingerprint of every failed step."""
-    return list(order.fingerprints)
-
-
-def grouped(orders: Iterable[Order], step: str | None = None) -> str:
-    """Return how often each fingerprint occurs, in words. ``step`` leaves out all other steps."""
-    names = (name for order in orders for name in fingerprints(order))
-    return in_words(Counter(name for name in names if step is None or name.startswith(f"{step}/")))
 
 
 def in_words(counts: Counter[str]) -> str:
@@ -233,7 +217,7 @@ def _matches(order: Order, query: OrderQuery) -> bool:
     return (
         (order.process_state is state if state else not settled)
         and query.workflow in {None, order.details.workflow}
-        and (query.fingerprint is None or query.fingerprint in fingerprints(order))
+        and (query.fingerprint is None or query.fingerprint in order.fingerprints)
         and (query.since is None or since(order) >= query.since)
     )
 

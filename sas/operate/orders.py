@@ -547,7 +547,7 @@ def row_of(order: Order, now: datetime) -> OrderRow:
         step=steps[0].name if steps else "",
         why=order.error_text or " ".join(waits_of(step, now).awaited for step in open_steps),
         until=order.complete_by,
-        fingerprints=tuple(finding.fingerprints(order)),
+        fingerprints=order.fingerprints,
         undone_because=order.undone_because,
         acknowledged_by=order.acknowledged_by,
         urgent=order.details.urgent,

@@ -45,7 +45,7 @@ ENDED_MAX = 2000
 """Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
 """Queues that are looked into at the same time, each together with its dead-letter subqueue."""
-QUEUES_S = 5.0
+QUEUES_S = 15.0
 """All queues together are looked into for so long, in seconds."""
 
 
@@ -340,7 +340,7 @@ def _in_error(status: SystemStatus) -> Iterable[Problem]:
     subject = "1 order is" if status.in_error == 1 else f"{status.in_error:,} orders are"
     shown, others = status.failures[:3], len(status.failures) - 3
     groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in shown)
-    more = f" and {others:,} more groups" if others > 0 else ""
+    more = f" and {others:,} more" if others > 0 else ""
     yield Problem(
         kind="error",
         about="orders in Error",

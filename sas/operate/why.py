@@ -35,6 +35,11 @@ class Circuit(Record, frozen=True):
     until: datetime | None = None
     why: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open or half-open, so that calls wait."""
+        return self.state != BreakerState.CLOSED.value
+
 
 class StepError(Record, frozen=True):
     """The error of a step, or of an attempt of its agent: the one at request ``epoch``."""
@@ -322,12 +327,6 @@ def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
         then="No instance has it. With it, the order goes on by itself.",
         todo=f"Deploy {workflow} again as it was, beside the other versions.",
     )
-
-
-def is_open(circuit: Breaker | Circuit | None) -> bool:
-    """Return whether a circuit is open or half-open, so that calls wait."""
-    closed = {BreakerState.CLOSED, BreakerState.CLOSED.value}
-    return circuit is not None and circuit.state not in closed
 
 
 def spelled(span: timedelta) -> str:

@@ -193,6 +193,24 @@ async def test_finished_orders_are_listed_oldest_first_over_all_shards(store: St
     assert await store.attention(100) == []
 
 
+async def test_a_list_is_complete_although_its_oldest_orders_lie_in_one_shard(
+    store: StateStore,
+) -> None:
+    """A store may read only a share of each shard first."""
+    crowded = neighbours(store, 40)
+    others = [f"other-{number}" for number in range(10)]
+    for place, order_id in enumerate((*crowded, *others)):
+        await store.commit(cases.rejected(order_id, at=NOW + (place // 2) * SECOND))
+    for limit in (1, 15, 39, 45, 100):
+        listed = [summary.order_id for summary in await store.finished(limit)]
+        expected = sorted((*crowded, *others), key=lambda name: _place(name, crowded, others))
+        assert listed == expected[:limit]
+
+
+def _place(order_id: str, crowded: list[str], others: list[str]) -> tuple[int, str]:
+    return (*crowded, *others).index(order_id) // 2, order_id
+
+
 async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecond(
     store: StateStore,
 ) -> None:

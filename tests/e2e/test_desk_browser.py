@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ from sas.adapters.endpoints import Endpoint
 from sas.adapters.queues import OperatorServiceBus
 from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
+from sas.domain.order import Fault
 from sas.domain.queues import Queues
 from sas.operate import commands
 from sas.operate.commands import ActRun, Intent
@@ -214,10 +216,9 @@ async def test_a_poison_message_is_explained_and_resent(
     await system.give_up("orders", **crashed)
     async with system.host(), desk_of(system) as desk, page_of(chromium, desk) as page:
         await system.ends(POISON, "Rejected")
-        await page.locator("#inboxes").get_by_role("link", name="Rejected messages").click()
+        await page.locator("#nav").get_by_role("link", name="Rejected messages").click()
         lies = page.locator("li", has=page.get_by_role("link", name=POISON))
-        await expect(lies).to_contain_text("it crashed five times")
-        await expect(lies).to_contain_text("(from orders)")
+        await expect(lies).to_contain_text("ago, from orders")
         await lies.get_by_role("link", name="Send again").click()
         will = page.locator(".will")
         await expect(will).to_contain_text("It would be sent to orders again under a new id")
@@ -253,7 +254,7 @@ async def test_fifty_orders_are_resubmitted_after_an_outage(system: Rig, chromiu
     system.remote.set_faults(CALM, "payment")
     async with system.host(), desk_of(system) as desk, page_of(chromium, desk) as page:
         await expect(page.locator("#hero h1")).to_have_text("50 orders need you.")
-        group = page.locator("#failures li")
+        group = page.locator("#failures .groups tbody tr")
         await expect(group).to_contain_text("take-payment timed-out")
         await expect(group).to_contain_text("no success within CompleteBy, 4 times")
         await page.get_by_role("link", name="Resubmit these 50").click()
@@ -270,12 +271,46 @@ async def _all_failed(system: Rig) -> bool:
     return {order.order_id for order in await system.store.attention(1000)} >= set(FIFTY)
 
 
+async def test_a_storm_of_500_failed_orders_is_one_screen(
+    system: Rig, chromium: Browser, axe: str
+) -> None:
+    """Its groups come first, with one click to the form of a group; no text is too wide."""
+    rules = cases.rules_of(1)
+
+    async def failed(number: int) -> None:
+        order = await system.store.commit(cases.submitted(f"ST-{number}", rules))
+        order = await system.store.commit(cases.claimed(order, rules))
+        change = cases.refused(order, 0, rules)
+        fault = Fault(f"cause-{number % 5}", "the service said that this cannot be done at all")
+        steps = (replace(change.after.steps[0], error=fault), *change.after.steps[1:])
+        await system.store.commit(replace(change, after=replace(change.after, steps=steps)))
+
+    for start in range(0, 500, 20):
+        await asyncio.gather(*map(failed, range(start, start + 20)))
+    async with desk_of(system) as desk:
+        for width, height in ((1280, 800), (390, 844)):
+            viewport = {"width": width, "height": height}
+            async with page_of(chromium, desk, viewport=viewport) as page:
+                rows = page.locator("#failures .groups tbody tr")
+                await expect(rows).to_have_count(5)
+                await expect(rows.first).to_be_in_viewport()
+                await page.get_by_role("link", name="Resubmit these 100").first.click()
+                await expect(page.get_by_role("button", name="Resubmit these 100")).to_be_visible()
+                await nobody_is_kept_out(page, axe)
+                wide = "document.documentElement.scrollWidth - innerWidth"
+                assert await page.evaluate(wide) <= 0
+                if width > 1000:  # one line for each row
+                    heights = "r => r.map(row => row.offsetHeight)"
+                    rows = page.locator(".rows tbody tr")
+                    assert max(await rows.evaluate_all(heights)) < 60
+
+
 async def _found_understood_and_mended(system: Rig, page: Page, axe: str, tmp_path: Path) -> None:
     await expect(page.locator("#hero h1")).to_have_text(f"{1 + len(OTHERS)} orders need you.")
-    await expect(page.locator("#inboxes")).to_contain_text(f"{1 + len(OTHERS)}Alerts")
+    await expect(page.locator("#nav")).to_contain_text(re.compile(r"Alerts\s*1"))  # of one cause
     await nobody_is_kept_out(page, axe)
     await picture(page, "desk-overview", tmp_path)
-    await page.get_by_role("link", name="take-payment card-declined").click()
+    await page.locator("#failures").get_by_role("link", name="take-payment").click()
     await nobody_is_kept_out(page, axe)
     await page.get_by_role("link", name=STUCK).click()
     await expect(page.locator(".story")).to_contain_text("It stopped at take-payment")
@@ -365,13 +400,17 @@ async def _looks_well_elsewhere(chromium: Browser, desk: Desk, axe: str) -> None
         ("phone", phone | {"color_scheme": "dark"}),
         ("dark", {"color_scheme": "dark"}),
     ):
-        async with page_of(chromium, desk, **how) as page:
+        async with page_of(chromium, desk, timezone_id="Asia/Tokyo", **how) as page:
             for path in ("/orders?state=all", "/inbox/alerts", f"/orders/{STUCK}", "/"):
                 await page.goto(page.url.partition("/")[0] + "//" + page.url.split("/")[2] + path)
                 await nobody_is_kept_out(page, axe)
                 wide = "document.documentElement.scrollWidth - innerWidth"
                 assert await page.evaluate(wide) <= 0, (name, path)
             await until(lambda: _drawn(page), "the charts")
+            await page.goto(f"{page.url.rstrip('/')}/orders/{STUCK}")
+            moment = page.locator("#journal time").first
+            local = datetime.fromisoformat(await moment.inner_text() + "+09:00")
+            assert local == datetime.fromisoformat(await moment.get_attribute("datetime") or "")
 
 
 async def _drawn(page: Page) -> bool:

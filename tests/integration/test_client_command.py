@@ -22,7 +22,7 @@ from devstack.servicebus import Broker
 from devstack.servicebus.wire.links import QueueSenderLink
 from sas.cli import submission
 from sas.cli.submission import SubmitRun
-from sas.cli.system import System
+from sas.cli.system import LiveSystem
 from sas.client import NewOrder, OrdersClient, links
 from sas.operate.errors import ServiceUnavailableError
 from sas.operate.submissions import InputItem
@@ -264,7 +264,7 @@ async def test_a_bus_that_does_not_answer_is_reported_soon_and_once(
             as_json=False,
             quiet_s=300.0,
             urgent=False,
-        ).work(System())
+        ).work(LiveSystem())
     stderr = capsys.readouterr().err
     assert stderr.startswith("sas: Service Bus has not answered for 0.5 s: ")
     assert stderr.endswith("Trying again, for up to 3 s in all.\n")

@@ -11,7 +11,7 @@ from tests.integration.desk_kit import Browser, desk_of
 from tests.unit.actors_kit import CARE, kit, night
 
 PAGES = (
-    *("/", "/orders", "/orders/10248", "/failures", "/inbox/alerts", "/live", "/sent/x", "/x"),
+    *("/", "/orders", "/orders/10248", "/inbox/alerts", "/live", "/sent/x", "/x"),
     *("/loginx", "/static/", "/static/nosuch"),
 )
 
@@ -95,7 +95,7 @@ async def test_a_form_without_its_token_does_nothing(token: str) -> None:
     system = await night()
     async with desk_of(system) as browser:
         form = {"seq": str(system.order("10248").seq), "token": token}
-        for path in ("/orders/10248", "/failures"):
+        for path in ("/orders/10248", "/orders"):
             status, page = await browser.post(path, **form)
             assert (status, browser.line.sent) == (403, [])
             assert "Load the page again" in page

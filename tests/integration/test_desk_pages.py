@@ -13,7 +13,6 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
-from sas.codec.external import Rejection
 from sas.codec.payloads import decode_content, encode_content
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
@@ -94,20 +93,22 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     assert "step failed by agent payment" in page
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(known: bool) -> None:
+@pytest.mark.parametrize("has_rules", [True, False])
+async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(
+    has_rules: bool,
+) -> None:
     system = kit(CHAIN)
     system.agents["payment"].then(RefusedError("x", "y"))
     await submit(system, "10248", "chain")
     async with desk_of(system) as browser:
-        if not known:
+        if not has_rules:
             browser.desk.office = replace(browser.desk.office, workflows=None)
         page = await browser.get("/orders/10248")
     label = r'aria-label="reserve, Compensated · stock, [\d.]+ s in 2 attempts\. pay, '
     assert re.search(label, page)
     assert len(re.findall(r'<g class="compensated"><title>', page)) == 2
-    assert ("<path d=" in page) is known
-    assert ("shows no order between the steps" in page) is not known
+    assert ("<path d=" in page) is has_rules
+    assert ("shows no order between the steps" in page) is not has_rules
     assert "style=" not in page  # the browser would refuse it
 
 
@@ -187,9 +188,9 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
         _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
         await browser.desk.sender.settled()
         order_page = await browser.look(where)
+        await browser.desk.watch.look()
         page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
-        key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        _, where = await browser.post("/orders", key=key)
+        _, where = await browser.post("/orders", **fields_of(page))
         await browser.desk.sender.settled()
         group_page = await browser.look(where)
     assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
@@ -265,16 +266,6 @@ async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refuse
         assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
 
 
-async def test_a_bus_that_is_away_is_reported_and_the_order_stays_as_it_is() -> None:
-    system = await night()
-    async with desk_of(system) as browser:
-        browser.line.away = "The bus is down."
-        seq = str(system.order("10248").seq)
-        status, page = await browser.post("/orders/10248", verb="undo", seq=seq)
-        assert (status, system.state("10248")) == (409, "Error")
-        assert "The bus is down." in page
-
-
 async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     system = await night()
     async with desk_of(system) as browser:
@@ -288,27 +279,31 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     assert "Resubmit changed nothing: not carried out: you saw seq" in page
 
 
-async def test_all_orders_of_a_group_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
-    None
-):
+def fields_of(page: str) -> dict[str, str]:
+    """The hidden fields of the form that resubmits a group."""
+    return dict(re.findall(r'name="(fingerprint|workflow|at)" value="([^"]*)"', page))
+
+
+async def test_the_orders_of_a_group_are_resubmitted_as_they_were_shown() -> None:
+    """An order that failed after the page was shown, or once more, stays as it is."""
     system = await night()
     async with desk_of(system) as browser:
         await browser.desk.watch.look()
         page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
         assert "Resubmit these 2" in page
-        key = re.findall(r'name="key" value="(\w+)"', page)[0]
-        seq = system.order("10249").seq
-        await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
-        status, where = await browser.post("/orders", key=key, reason="card service")
+        system.agents["payment"].then(RefusedError("card-declined", "again"))
+        await system.hand(actors_kit.command("resubmit", system.order("10249").seq, "w", "10249"))
+        await system.drain()
+        await fail(system, "later", agent="payment", code="card-declined", message=DECLINED)
+        fields = fields_of(page) | {"reason": "card service"}
+        status, where = await browser.post("/orders", **fields)
         assert status == 303
         await browser.desk.sender.settled()
         report = await browser.look(where)
-        again, _ = await browser.post("/orders", key=key)
-    assert "Carried out: 1 of 2." in report
-    assert "10249 : not carried out: you saw seq" in report
-    assert (system.state("10248"), system.state("10249"), system.state("10250")) == (
-        "Processed", "Error", "Error",
-    )  # fmt: skip
+        again, _ = await browser.post("/orders", **fields)
+    assert "Carried out: 1 of 1." in report
+    states = [system.state(order_id) for order_id in ("10248", "10249", "10250", "later")]
+    assert states == ["Processed", "Error", "Error", "Error"]
     assert again == 404
 
 
@@ -331,6 +326,15 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
     assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
     assert "(http-503)" in page
+
+
+async def test_a_queue_that_cannot_be_read_is_on_the_overview() -> None:
+    async with desk_of(kit(CARE)) as browser:
+        browser.line.away = "The queue is disabled."
+        await browser.desk.inboxes.look_at_all()
+        page = await browser.look("/")
+    assert "1 problem needs you." in page
+    assert re.search("Queues orders-rejected, .* cannot be read: The queue is disabled", page)
 
 
 async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_counted() -> None:
@@ -552,20 +556,3 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
         assert "It was rejected and never began" in page
         assert "Send it again…" in page
         assert "bad-1" in await browser.look("/inbox/rejected")
-
-
-async def test_another_message_that_could_not_be_used_is_no_rejected_order() -> None:
-    system = await night()
-    rejection = Rejection(
-        body=b"{}",
-        reason="undeliverable",
-        description="nobody takes it",
-        source_queue="responses-shop",
-        message_id="m",
-        order_id="purged",
-    )
-    await system.context.rejections.keep(rejection)
-    async with desk_of(system) as browser:
-        assert "purged" not in await browser.look("/orders?state=rejected")
-        assert "purged" in await browser.look("/inbox/rejected")
-        assert "Rejected messages 1" in await browser.look("/")

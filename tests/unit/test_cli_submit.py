@@ -13,7 +13,7 @@ import pytest
 from sas.cli import submission
 from sas.cli.main import main
 from sas.cli.submission import SubmitRun, line_of
-from sas.cli.system import System
+from sas.cli.system import LiveSystem
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
@@ -106,7 +106,7 @@ async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice
         quiet_s=300.0,
     )
     with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
-        await run.work(System())
+        await run.work(LiveSystem())
     streams = capsys.readouterr()
     assert "unfinished 1" in streams.out
     assert streams.err == ""
@@ -123,7 +123,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The workflows of the orders that ``sas submit`` would send."""
     workflows: list[str] = []
 
-    async def work(run: SubmitRun, _system: System) -> int:
+    async def work(run: SubmitRun, _system: LiveSystem) -> int:
         try:
             workflows.extend(item.order.workflow for item in run.items)
         except InputError as error:

@@ -35,17 +35,17 @@ def test_a_line_over_several_rows_passes_beside_the_boxes() -> None:
     assert len(through) == 2
     for line in through:
         x = float(line.rpartition(" V")[0].split()[-2])
-        assert not any(left <= x <= left + WIDTH for left, _ in picture.corners[1:3])
+        assert not any(corner <= x <= corner + WIDTH for corner, _ in picture.corners[1:3])
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("has_rules", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 30])
-def test_no_box_covers_another_and_all_are_inside(count: int, known: bool) -> None:
+def test_no_box_covers_another_and_all_are_inside(count: int, has_rules: bool) -> None:
     names = [f"step-{number}" for number in range(count)]
     after = {name: tuple(names[: index // 3]) for index, name in enumerate(names)}
-    picture = drawn(**after) if known else graph(count, None, WIDTH)
+    picture = drawn(**after) if has_rules else graph(count, None, WIDTH)
     assert len(picture.corners) == count
-    assert known or not picture.lines
+    assert has_rules or not picture.lines
     for x, y in picture.corners:
         assert 0 <= x <= picture.width - WIDTH
         assert 0 <= y <= picture.height - BOX_HEIGHT

@@ -82,15 +82,17 @@ def test_a_page_is_printed_and_all_are_listed(capsys: pytest.CaptureFixture[str]
     assert "`sas docs` lists them" in capsys.readouterr().err
 
 
-_SAS = r"(?:\.venv/bin/)?sas"
-COMMANDS_IN_TEXT = re.compile(rf"^ +(?:\$ )?{_SAS} (.+)|`{_SAS} ([^`]+)`", re.MULTILINE)
+COMMANDS_IN_TEXT = re.compile(
+    r"^ +(?:\$ )?sas (.+)|`sas ([^`]+)`|\.venv/bin/sas ([^`\n]+)", re.MULTILINE
+)
 PAGES_OF_COMMANDS = (
     "README.md",
     "docs/*.md",
     "infra/README.md",
     "template/README.md",
     "samples/README.md",
-    ".github/ISSUE_TEMPLATE/*.yml",
+    ".github/*/*.yml",
+    "azure.yaml",
 )
 HISTORY = ("upgrading.md",)
 
@@ -104,9 +106,9 @@ HISTORY = ("upgrading.md",)
 def test_each_command_of_a_page_is_one_that_can_be_typed(page: Path) -> None:
     """A text may name a verb alone, without its arguments."""
     problems = []
-    for block, inline in COMMANDS_IN_TEXT.findall(page.read_text(encoding="utf-8")):
-        line = (block or inline).partition(" #")[0].partition(" | ")[0].partition(" > ")[0]
-        problem = wrong_in(shlex.split(line.partition("&&")[0].strip(" .\\")))
+    for texts in COMMANDS_IN_TEXT.findall(page.read_text(encoding="utf-8")):
+        line = re.split(r" #| \| |>|&&", "".join(texts))[0].strip(" .\\")
+        problem = wrong_in(shlex.split(line))
         if problem and not re.search("Missing argument|requires an argument", problem):
             problems.append(f"sas {line}: {problem}")
     assert problems == []

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from sas.bounds import RESULT_BYTES_MAX
-from sas.desk import watch
 from sas.domain.order import AttemptError
 from sas.domain.workflow import OnFailure, Workflow
 from sas.engine.explained import explained
-from sas.engine.failing_agent import ALERT_FROM
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.operate import why
 from sas.operate.orders import row_of
@@ -411,28 +409,6 @@ async def test_lists_say_that_a_step_waits_for_a_deploy_and_not_that_its_call_is
     awaited = f"A deploy that mends the agent of reserve: its call failed: {BUG}."
     assert row_of(record, now).why == awaited
     assert row_of(record, now + HOUR).why == "The supervisor, to look at reserve."
-
-
-async def test_the_desk_sees_a_bug_although_it_changes_no_due_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watch, "FRESH_FOR_S", 0.0)
-    system = kit(CHAIN)
-    system.agents["stock"].then(*[reserve] * ALWAYS)
-    await system.submit()
-    await system.step(QUEUES.scheduler)
-    watcher = watch.Watch(system.store, system.clock.now)
-    await watcher.look()
-    due_at = system.order().complete_by
-    (row,) = watcher.picture.under_way
-    assert row.why == "The agent of reserve: the call is out, request 1."
-    for _ in range(ALERT_FROM):
-        await system.later(3)
-        await system.drain()
-    assert system.order().complete_by == due_at
-    await watcher.look()
-    (row,) = watcher.picture.under_way
-    assert row.why == f"A deploy that mends the agent of reserve: its call failed: {BUG}."
 
 
 async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -11,7 +10,7 @@ from sas.cli.options import moment
 from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.operate.finding import OrderQuery, each, fingerprints, grouped, newest_finished
+from sas.operate.finding import OrderQuery, each, newest_finished
 from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -52,7 +51,7 @@ async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     store = MemoryStore()
     await in_error(store, "early")
     order = await in_error(store, "late", step=1, at=NOW + SECOND)
-    assert fingerprints(order) == ["step-1/out-of-stock"]
+    assert order.fingerprints == ("step-1/out-of-stock",)
     chosen = await orders_of(store, OrderQuery(state="error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
     assert ids(await orders_of(store, OrderQuery(state="error", workflow="order"))) == [
@@ -92,15 +91,6 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     assert await newest_ids(OrderQuery(state="processed", limit=4)) == all_ids[1:5]
     assert await newest_ids(OrderQuery(state="compensated")) == []
     assert await newest_ids(OrderQuery(state="finished", workflow="other")) == []
-
-
-def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
-    first = cases.submitted("o").after
-    order = replace(first, token="t")
-    out = replace(cases.claimed(order).after, token="t")
-    failed = cases.refused(out, 0).after
-    assert grouped([failed, failed]) == "2 step-0/out-of-stock"
-    assert grouped([order]) == ""
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 clocks();
-if (document.querySelector("[data-live]")) {
+if ("liveQuery" in document.body.dataset) {
   const stream = new EventSource("/live?" + document.body.dataset.liveQuery);
   stream.onmessage = refresh;
   stream.onopen = refresh;
