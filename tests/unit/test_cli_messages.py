@@ -44,6 +44,7 @@ def test_alerts_are_listed_by_cause_and_the_others_are_counted(night: Night) -> 
 def test_messages_are_followed_the_oldest_first_each_once(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    night.fail("older", DECLINED)
     night.fail("A", DECLINED)
     rounds = 0
     sleep = asyncio.sleep
@@ -60,7 +61,7 @@ def test_messages_are_followed_the_oldest_first_each_once(
         await night.system.submit(body, f"m-{rounds}")
 
     monkeypatch.setattr(asyncio, "sleep", meanwhile)
-    result = night.sas("messages", "list", "alerts", "--follow")
+    result = night.sas("messages", "list", "alerts", "--follow", "--limit", "1")
     assert result.code == 130
     assert [line.split()[2:4] for line in result.lines] == [
         ["step-failed", "A"],
