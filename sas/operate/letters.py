@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -257,26 +257,19 @@ def _is_for(letter: Letter, step: StepRecord) -> bool:
 # -- The fate of a dead letter ----------------------------------------------------------------
 
 
-async def orders_of(store: StateStore | None, letters: Iterable[Letter]) -> dict[str, Order]:
-    """Return the orders of these letters by their ids; without a store, there are none.
-
-    Raises:
-        UnavailableError: an order cannot be read.
-    """
-    if store is None:
-        return {}
-    ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
-    return {order.order_id: order for order in await finding.load_all(store, list(ids))}
-
-
 async def judged(
-    store: StateStore | None, letters: Iterable[Letter], orders: Mapping[str, Order], queues: Queues
-) -> list[Letter]:
-    """Return these letters, the dead ones with their verdicts. ``orders`` has theirs by their ids.
+    store: StateStore | None, letters: Sequence[Letter], queues: Queues
+) -> tuple[list[Letter], dict[str, Order]]:
+    """Return these letters, the dead ones with their verdicts; and their orders by their ids.
+
+    Without a store, no order is known.
 
     Raises:
-        UnavailableError: the journal of an order cannot be read.
+        UnavailableError: an order or its journal cannot be read.
     """
+    ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
+    loaded = await finding.load_all(store, list(ids)) if store else []
+    orders = {order.order_id: order for order in loaded}
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
 
     async def with_verdict(letter: Letter) -> Letter:
@@ -286,7 +279,7 @@ async def judged(
             verdict = await judge(store, letter, orders.get(letter.order_id or ""), queues)
         return replace(letter, verdict=verdict)
 
-    return await asyncio.gather(*map(with_verdict, letters))
+    return await asyncio.gather(*map(with_verdict, letters)), orders
 
 
 def is_dead(letter: Letter, queues: Queues) -> bool:

@@ -40,7 +40,6 @@ from sas.operate.letters import (
     is_outgoing,
     judged,
     moment_of,
-    orders_of,
     read,
 )
 from sas.operate.orders import OrderRow
@@ -163,8 +162,7 @@ async def joined(
     each row has the body.
     """
     try:
-        orders = await orders_of(store, contents.letters)
-        letters = await judged(store, contents.letters, orders, queues)
+        letters, orders = await judged(store, contents.letters, queues)
     except UnavailableError as error:
         problem = f"the state of the orders is not known: {error}"
         answer = list_of(contents, queues, {}, content=content)

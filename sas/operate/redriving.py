@@ -35,7 +35,6 @@ from sas.operate.letters import (
     Letter,
     PeekResult,
     judged,
-    orders_of,
     read,
 )
 from sas.operate.messages import joined, place_name
@@ -119,8 +118,8 @@ async def plan_resend(
         UnavailableError: an order cannot be read.
     """
     chosen = contents.letters if names is None else named(contents, names)
-    orders = await orders_of(store, chosen)
-    return resend(await judged(store, chosen, orders, queues), queues, to, force=force)
+    letters, _ = await judged(store, chosen, queues)
+    return resend(letters, queues, to, force=force)
 
 
 async def plan_one(
