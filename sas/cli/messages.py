@@ -312,7 +312,10 @@ def _show_groups(answer: MessageList, limit: int) -> None:
     whats = Counter[str]()
     for group in answer.groups:
         whats[group.newest.what] += group.count
-    words = ", ".join(count(number, what) for what, number in whats.most_common())
+    words = ", ".join(
+        count(number, what) + (" or more" if number >= READ_MAX else "")
+        for what, number in whats.most_common()
+    )
     more = len(answer.groups) - len(page)
     screen.say((words or "no message") + (f" ({more:,} more with --limit)" if more else ""))
     if answer.over:
