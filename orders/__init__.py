@@ -126,7 +126,7 @@ INLINE = os.environ.get("ORDERS_INLINE_AGENTS", "").split(",")
 orders = Saga("order", OrderContent, check=check)
 """One step after another. A failed order is undone."""
 with_care = Saga(
-    "order-with-care", OrderContent, version=2, check=check, on_failure=OnFailure.HOLD, notify_steps=True
+    "order-with-care", OrderContent, check=check, on_failure=OnFailure.HOLD, notify_steps=True
 )
 """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator."""
 delivered = Saga("order-delivered", OrderContent, check=check)

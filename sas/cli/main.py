@@ -64,7 +64,7 @@ OLD_NAMES: Mapping[str, str] = {
     "doctor": "sas status --check",
     "export": "sas list --to FILE",
     "incidents": "sas status",
-    "queues": "sas messages list QUEUE",
+    "queues": "sas status",
     "rejected": "sas messages list rejected",
     "watch": "sas status --follow",
 }

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
-from itertools import chain
 from typing import Annotated
 
 import typer
 
 from sas.cli import application, options, screen
-from sas.cli.options import App, DryRun, Json, Since, Yes
+from sas.cli.options import DryRun, Json, Since, Yes
 from sas.cli.screen import count, time_of
 from sas.cli.system import LiveSystem, run
 from sas.operate import letters, messages
-from sas.operate.errors import CommandError, NotPossibleError, UsageError
+from sas.operate.errors import CommandError, ServiceUnavailableError, UsageError
 from sas.operate.letters import READ_MAX, PeekResult
 from sas.operate.messages import (
     ALERT,
@@ -26,21 +24,27 @@ from sas.operate.messages import (
     DEAD_LETTERS,
     PLACES,
     REJECTED,
-    REJECTED_MESSAGE,
-    REJECTED_ORDER,
-    AlertGroup,
+    MessageGroup,
     MessageList,
     MessageRow,
-    QueueCount,
 )
 from sas.operate.record import Record
-from sas.operate.redriving import MovePlan, carry_out, plan_removal, plan_resend
+from sas.operate.redriving import (
+    MovePlan,
+    PlannedMove,
+    carry_out,
+    named,
+    plan_removal,
+    plan_resend,
+)
 from sas.ports import OperatorBus, StateStore, UndeliverableError
 
 FOLLOW_S = 2.0
 """Seconds between two looks of ``--follow``."""
 ASK_ABOVE = 10
 """The command asks before it sends more messages than this."""
+EXAMPLES_MAX = 5
+"""Orders that a line of alerts names."""
 
 Place = Annotated[str | None, typer.Argument(metavar="PLACE", show_default=False)]
 In = Annotated[
@@ -58,45 +62,21 @@ To = Annotated[
 room = typer.Typer()
 
 
-class MoveResult(Record, frozen=True, kw_only=True):
-    """How many messages were to be moved, and how many were sent and removed."""
-
-    planned: int
-    resent: int
-    removed: int
-
-
 @room.callback(invoke_without_command=True)
-def overview(context: typer.Context, *, app: App = None, json: Json = False) -> None:
-    """Show what lies in queues, and the alerts that need you.
+def overview(context: typer.Context) -> None:
+    """Show alerts, rejected messages and dead letters; send them again.
 
     \b
-      sas messages                    how many messages, in which queue
+      sas messages                    the newest of them
       sas messages list rejected      the rejected orders
       sas messages show NW-10248      all messages of an order
       sas messages resend NW-10248    send its message again
 
     You need the role Azure Service Bus Data Receiver on a queue to read it.
-    At most 1,000 messages of each are read.
+    At most 1,000 messages of each are read. `sas status` counts them.
     """
-    if context.invoked_subcommand is not None:
-        return
-
-    async def work(system: LiveSystem) -> int:
-        agents = _agents(system, app)
-        names = list(dict.fromkeys((*system.queues.own(agents), *letters.expected_queues())))
-        contents, store = await _read(system, messages.with_subqueues(names))
-        counts = messages.counts_of(names, contents)
-        alerts = [letter for letter in contents.letters if letter.path == system.queues.alerts]
-        answer = await messages.joined(store, PeekResult(alerts, {}), system.queues)
-        if json:
-            _say(*counts, *answer.groups)
-        else:
-            _show_counts(counts)
-            _show_groups(answer)
-        return _complain(answer.problems) or int(any(queue.problem for queue in counts))
-
-    run(work)
+    if context.invoked_subcommand is None:
+        list_()
 
 
 @room.command("list")
@@ -106,7 +86,6 @@ def list_(
     since: Since = None,
     limit: Limit = 50,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with each new one.")] = False,
-    app: App = None,
     json: Json = False,
 ) -> None:
     """List messages, the newest first. Without PLACE: alerts, rejected and dead-letters.
@@ -123,23 +102,25 @@ def list_(
     earliest = options.moment(since) if since else None
 
     async def work(system: LiveSystem) -> int:
-        paths = _paths(system, [place] if place else PLACES, app)
-
         async def look() -> MessageList:
-            contents, store = await _read(system, paths, quiet=follow)
-            return await messages.joined(store, contents, system.queues, since=earliest)
+            contents, store = await _read(system, [place] if place else PLACES)
+            chosen = [
+                letter for letter in contents.letters if not earliest or letter.since >= earliest
+            ]
+            return await messages.joined(
+                store, PeekResult(chosen, contents.problems), system.queues
+            )
 
-        if follow:
-            return await _follow(look, limit, json=json)
         answer = await look()
-        if json:
-            _say(*answer.rows[:limit])
+        for problem in answer.problems:
+            screen.complain(f"sas: {problem}")
+        if follow:
+            await _follow(look, answer, limit, json=json)
+        elif json:
+            _say(answer.rows[:limit])
         else:
-            if system.queues.alerts in paths:
-                _show_groups(answer)
-            if paths != [system.queues.alerts]:
-                _show_rows(answer.rows, limit)
-        return _complain(answer.problems)
+            _show_groups(answer, limit)
+        return int(bool(answer.problems))
 
     run(work)
 
@@ -152,7 +133,6 @@ def show(
     content: Annotated[
         bool, typer.Option("--content", help="The body too: it may be personal.")
     ] = False,
-    app: App = None,
     json: Json = False,
 ) -> None:
     """Show the messages with this id, or of this order: the cause, and what to do.
@@ -164,19 +144,17 @@ def show(
     """
 
     async def work(system: LiveSystem) -> int:
-        contents, store = await _read(system, _paths(system, [place] if place else PLACES, app))
+        contents, store = await _read(system, [place] if place else PLACES)
+        ids = {letter.peeked.message_id for letter in named(contents, [name])}
         answer = await messages.joined(store, contents, system.queues, content=content)
-        rows = [row for row in answer.rows if name in (row.message_id, row.order_id)]
-        if not rows:
-            _complain(answer.problems)
-            raise NotPossibleError(f"there is no {name} among the first {READ_MAX:,} messages")
-        for number, row in enumerate(rows):
-            if json:
-                _say(row)
-                continue
-            if number:
+        rows = [row for row in answer.rows if row.message_id in ids]
+        if json:
+            _say(rows)
+            return 0
+        for row in rows:
+            if row is not rows[0]:
                 screen.say("")
-            _show_row(row, answer.rows)
+            _show_row(row)
         return 0
 
     run(work)
@@ -194,7 +172,6 @@ def resend(  # noqa: PLR0913  one for each option
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    app: App = None,
     json: Json = False,
 ) -> None:
     """Send rejected messages and dead letters again, then remove them. Repair the cause first.
@@ -214,15 +191,15 @@ def resend(  # noqa: PLR0913  one for each option
         raise UsageError("--force needs the IDs of the messages")
 
     async def work(system: LiveSystem) -> int:
-        places = [place] if place else [REJECTED, DEAD_LETTERS]
-        contents, store = await _read(system, _paths(system, places, app))
-        with _naming(contents.problems):
-            plan = await plan_resend(
-                store, contents.letters, system.queues, names=names or None, to=to, force=force
-            )
+        contents, store = await _read(system, [place] if place else (REJECTED, DEAD_LETTERS))
+        plan = await plan_resend(
+            store, contents, system.queues, names=names or None, to=to, force=force
+        )
+        for problem in contents.problems.values() if every else ():
+            screen.complain(f"sas: {problem}")
         asks = len(plan.moves) > ASK_ABOVE and not yes
         code = await _carry_out(system, plan, dry_run=dry_run, asks=asks, json=json)
-        return code or (_complain(contents.problems.values()) if every else 0)
+        return code or int(every and bool(contents.problems))
 
     run(work)
 
@@ -237,7 +214,6 @@ def remove(
     place: In = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    app: App = None,
     json: Json = False,
 ) -> None:
     """Remove alerts, rejected messages or dead letters that need no more work.
@@ -257,9 +233,8 @@ def remove(
 
     async def work(system: LiveSystem) -> int:
         places = [ALERTS] if repaired else [place] if place else PLACES
-        contents, store = await _read(system, _paths(system, places, app))
-        with _naming(contents.problems):
-            plan = await plan_removal(store, contents.letters, system.queues, names or None)
+        contents, store = await _read(system, places)
+        plan = await plan_removal(store, contents, system.queues, names or None)
         return await _carry_out(system, plan, dry_run=dry_run, asks=not yes, json=json)
 
     run(work)
@@ -268,201 +243,129 @@ def remove(
 # -- Read -------------------------------------------------------------------------------------
 
 
-def _agents(system: LiveSystem, app: str | None) -> list[str]:
-    return sorted(letters.agents_here(system.queues) | application.agents_if_any(app))
+async def _read(system: LiveSystem, places: Iterable[str]) -> tuple[PeekResult, StateStore | None]:
+    """Return the messages of these places, and the table, if it can be read.
 
-
-def _paths(system: LiveSystem, places: Iterable[str], app: str | None) -> list[str]:
-    agents, others = _agents(system, app), letters.expected_queues()
-    paths = (messages.paths_of(place, system.queues, agents, others) for place in places)
-    return list(dict.fromkeys(chain.from_iterable(paths)))
-
-
-async def _read(
-    system: LiveSystem, paths: Sequence[str], *, quiet: bool = False
-) -> tuple[PeekResult, StateStore | None]:
-    """Return the messages of these queues, and the table, if it can be read."""
-    bus = await system.bus()
-    if quiet:
-        return await messages.read_some(bus, paths), await _store_if_any(system)
-    with screen.progress("queues read", len(paths)) as tell:
-        contents = await messages.read_some(bus, paths, tell)
-    return contents, await _store_if_any(system)
-
-
-async def _store_if_any(system: LiveSystem) -> StateStore | None:
-    """Return the table; None if the environment names none, or if it cannot be read."""
+    Raises:
+        ServiceUnavailableError: no queue can be read.
+    """
+    agents, others = sorted(application.agents_if_any(None)), letters.expected_queues()
+    paths = [
+        path for place in places for path in messages.paths_of(place, system.queues, agents, others)
+    ]
+    contents = await letters.read(await system.bus(), paths)
+    if contents.problems.keys() == set(paths):
+        raise ServiceUnavailableError(f"no queue could be read: {contents.problems[paths[0]]}")
     try:
-        return await system.store()
+        return contents, await system.store()
     except UsageError:
-        return None
+        return contents, None
     except CommandError as error:
         screen.complain(f"sas: the state of the orders is not known: {error}")
-        return None
+        return contents, None
 
 
-def _complain(problems: Iterable[str]) -> int:
-    """Print what could not be read; return the exit code."""
-    lines = list(problems)
-    for problem in lines:
-        screen.complain(f"sas: {problem}")
-    return 1 if lines else 0
-
-
-@contextmanager
-def _naming(problems: Mapping[str, str]) -> Iterator[None]:
-    """If a message is not there, say also which queues could not be read."""
-    try:
-        yield
-    except NotPossibleError:
-        _complain(problems.values())
-        raise
-
-
-async def _follow(look: Callable[[], Awaitable[MessageList]], limit: int, *, json: bool) -> int:
+async def _follow(
+    look: Callable[[], Awaitable[MessageList]], answer: MessageList, limit: int, *, json: bool
+) -> None:
     """Print the newest messages, the oldest of them first, and then each new one."""
-    answer, shown = await look(), set[tuple[str, str, datetime]]()
-    _complain(answer.problems)
-    rows = answer.rows[:limit]
+    rows, shown = answer.rows[:limit], set(map(_key, answer.rows))
     while True:
         for row in reversed(rows):
-            _say(row) if json else screen.sentence(_line(row))
-        shown |= {(row.place, row.message_id, row.since) for row in answer.rows}
+            _say([row]) if json else screen.sentence(_line(row))
         await asyncio.sleep(FOLLOW_S)
-        answer = await look()
-        rows = tuple(
-            row for row in answer.rows if (row.place, row.message_id, row.since) not in shown
-        )
+        rows = tuple(row for row in (await look()).rows if _key(row) not in shown)
+        shown |= set(map(_key, rows))
+
+
+def _key(row: MessageRow) -> tuple[str, str, datetime]:
+    return row.place, row.message_id, row.since
 
 
 # -- Show -------------------------------------------------------------------------------------
 
 
-def _say(*records: Record) -> None:
+def _say(records: Iterable[Record]) -> None:
     for record in records:
         screen.say(record.line())
 
 
-def _number(number: int) -> str:
-    return f"{number:,}" + ("+" if number >= READ_MAX else "")
-
-
-def _show_counts(counts: Sequence[QueueCount]) -> None:
-    shown = [queue for queue in counts if queue.oldest or queue.problem]
-    if shown:
+def _show_groups(answer: MessageList, limit: int) -> None:
+    """Print messages, alerts of one cause together, and how many alerts need nothing any more."""
+    page = answer.groups[:limit]
+    if page:
         screen.table(
-            ("Queue", "Waiting", "Scheduled", "DeadLetters", "Oldest"),
-            [
-                (
-                    queue.queue,
-                    *map(_number, (queue.waiting, queue.scheduled, queue.dead_lettered)),
-                    time_of(queue.oldest),
-                )
-                for queue in shown
-            ],
-            below=[[queue.problem] if queue.problem else [] for queue in shown],
-        )
-    screen.say(f"{count(len(counts) - len(shown), 'queue')} empty")
-
-
-def _show_groups(answer: MessageList) -> None:
-    """Print the alerts, those of one cause together, and how many need nothing any more."""
-    groups = answer.groups
-    if groups:
-        screen.table(
-            ("Last", "Alert", "Count", "About"),
+            ("Since", "What", "Kind", "State", "Order"),
             [
                 (
                     time_of(group.newest.since),
+                    group.newest.what if group.count == 1 else count(group.count, ALERT),
                     group.newest.kind,
-                    _number(group.count),
-                    _about(group),
+                    group.newest.state or "-",
+                    _orders(group),
                 )
-                for group in groups
+                for group in page
             ],
-            folds="About",
-            below=[_below_group(group) for group in groups],
+            folds="Order",
+            below=[_below(group) for group in page],
         )
-    total = sum(group.count for group in groups)
-    causes = f" of {count(len(groups), 'cause')}" if len(groups) < total else ""
-    screen.say(f"{count(total, 'alert')}{causes}")
+    whats = Counter[str]()
+    for group in answer.groups:
+        whats[group.newest.what] += group.count
+    words = ", ".join(
+        count(number, what) + (" or more" if number >= READ_MAX else "")
+        for what, number in whats.most_common()
+    )
+    more = len(answer.groups) - len(page)
+    screen.say((words or "no message") + (f" ({more:,} more with --limit)" if more else ""))
     if answer.over:
         screen.say(f"{answer.over:,} more repaired or over: `sas messages remove --repaired`")
 
 
-def _about(group: AlertGroup) -> str:
-    more = group.orders - len(group.order_ids)
-    orders = ", ".join(group.order_ids) + (f" and {more:,} more" if more else "")
-    return group.newest.scope or orders
+def _orders(group: MessageGroup) -> str:
+    more = len(group.order_ids) - EXAMPLES_MAX
+    orders = ", ".join(group.order_ids[:EXAMPLES_MAX])
+    return (orders or "-") + (f" and {more:,} more" if more > 0 else "")
 
 
-def _below_group(group: AlertGroup) -> list[str]:
+def _below(group: MessageGroup) -> list[str]:
     row = group.newest
-    since = f"first {time_of(group.first)}; " if group.count > 1 else ""
-    command = f"`{row.command}`, then " if row.command else ""
-    removal = f"`sas messages remove {shlex.quote(row.message_id)}`"
-    return [*filter(None, (row.cause, row.worked)), f"{since}{command}{removal}"]
+    details = (
+        f"{row.message_id} in {row.place}{_origin(row)}",
+        f"first {time_of(group.first)}" if group.count > 1 else "",
+        f"`{row.command}`" if row.command else "",
+    )
+    return [row.cause, row.about, row.fate, ", ".join(filter(None, details))]
 
 
-def _show_rows(rows: Sequence[MessageRow], limit: int) -> None:
-    others = [row for row in rows if row.what != ALERT]
-    page = others[:limit]
-    if page:
-        screen.table(
-            ("Since", "What", "Order", "State", "Kind"),
-            [
-                (time_of(row.since), row.what, row.order_id or "-", row.state or "-", row.kind)
-                for row in page
-            ],
-            folds="Kind",
-            below=[_below_row(row) for row in page],
-        )
-    whats = Counter(row.what for row in others)
-    words = ", ".join(count(number, what) for what, number in whats.most_common())
-    more = f" ({len(page):,} shown; --limit shows more)" if len(page) < len(others) else ""
-    screen.say((words or "no message") + more)
-
-
-def _below_row(row: MessageRow) -> list[str]:
-    fate = [f"{row.fate}: {row.effect}"] if row.fate else []
-    origin = f", from {row.source}" if row.what in {REJECTED_ORDER, REJECTED_MESSAGE} else ""
-    return [row.cause, *fate, f"{row.message_id} in {row.place}{origin}"]
+def _origin(row: MessageRow) -> str:
+    return "" if row.place.startswith(row.source) else f", from {row.source}"
 
 
 def _line(row: MessageRow) -> str:
-    about = row.order_id or row.scope or row.message_id
+    about = (row.order_id or "", row.about or row.message_id)
     command = f"`{row.command}`" if row.command else ""
-    cells = (time_of(row.since), row.kind, about, row.worked, row.cause, row.over, command)
-    return "  ".join(filter(None, cells))
+    return "  ".join(
+        filter(None, (time_of(row.since), row.kind, *about, row.cause, row.over, command))
+    )
 
 
-def _show_row(row: MessageRow, rows: Sequence[MessageRow]) -> None:
+def _show_row(row: MessageRow) -> None:
     command = f"`{row.command}`" if row.command else ""
     screen.facts(
         (
             ("message", row.message_id + (f", {row.parts} parts" if row.parts > 1 else "")),
             ("what", f"{row.what}, {time_of(row.since)}"),
-            ("queue", row.place),
-            ("from", row.source if row.source != row.place else ""),
+            ("queue", f"{row.place}{_origin(row)}"),
             ("order", ", ".join(filter(None, (row.order_id, row.state)))),
-            ("about", ", ".join(filter(None, (row.scope, row.step, row.worked)))),
+            ("about", row.about),
             ("cause", f"{row.kind}: {row.cause}"),
-            ("also", _others_of_cause(row, rows)),
             ("now", row.over),
-            ("resend", f"{row.fate}: {row.effect}" if row.fate else ""),
+            ("resend", row.fate),
             ("do", "; ".join(filter(None, (row.todo, command)))),
             ("body", row.body or ""),
         )
     )
-
-
-def _others_of_cause(row: MessageRow, rows: Sequence[MessageRow]) -> str:
-    if row.what != ALERT:
-        return ""
-    same = [other for other in rows if messages.cause_key(other) == messages.cause_key(row)]
-    over = sum(bool(other.over) for other in same if other is not row)
-    details = f", {over:,} of them over" if over else ""
-    return f"{count(len(same) - 1, 'more alert')} of this cause{details}" if len(same) > 1 else ""
 
 
 # -- Act --------------------------------------------------------------------------------------
@@ -472,50 +375,52 @@ async def _carry_out(
     system: LiveSystem, plan: MovePlan, *, dry_run: bool, asks: bool, json: bool
 ) -> int:
     """Show a plan, ask, and carry it out. Return the exit code: 1 if a message stays."""
-    rows = [move.row(system.queues) for move in plan.moves]
+    rows = [move.row for move in plan.moves]
+    total, what, stays = len(rows), count(len(rows), "message"), bool(plan.staying)
     removal = any(row.to is None for row in rows)
     if json:
-        _say(*rows)
+        _say((*rows, *plan.staying))
     elif rows:
         cells = [
             (row.order_id or "-", row.message_id, row.place, row.to or "removed") for row in rows
         ]
         screen.table(("Order", "Message", "From", "To"), cells)
-    _complain(f"{row.message_id} stays: {row.stays}" for row in plan.staying)
-    what, stays = count(len(rows), "message"), bool(plan.staying)
+    for row in plan.staying:
+        screen.complain(f"sas: {row.message_id} stays: {row.stays}")
     if dry_run or not rows:
         if not json:
             screen.say(f"{what} would be {'removed' if removal else 'sent again'}")
         return int(stays)
-    action = f"remove {what} for good" if removal else f"send {what} again"
-    if asks and not screen.confirmed(action):
+    if asks and not screen.confirmed(
+        f"remove {what} for good" if removal else f"send {what} again"
+    ):
         return 1
-    result = await _move_all(await system.bus(), plan, removal=removal)
-    if json:
-        _say(result)
-    else:
-        effect = "" if removal else f"sent {result.resent:,}, "
-        screen.say(f"{effect}removed {result.removed:,} of {result.planned:,}")
-    if (result.removed if removal else result.resent) < result.planned:
+    moved, removed = await _move_all(await system.bus(), plan.moves, removal=removal)
+    if not json:
+        screen.say(f"{'' if removal else f'sent {moved:,}, '}removed {removed:,} of {total:,}")
+    if (removed if removal else moved) < total:
         screen.complain("sas: the others were gone, or another reader has them: look again")
-    elif result.removed < result.planned:
+    elif removed < total:
         screen.complain("sas: some were sent and not removed: the next resend sends them again")
-    return int(stays or result.removed < result.planned)
+    return int(stays or removed < total)
 
 
-async def _move_all(bus: OperatorBus, plan: MovePlan, *, removal: bool) -> MoveResult:
-    total, moved, removed = len(plan.moves), 0, 0
+async def _move_all(
+    bus: OperatorBus, moves: Sequence[PlannedMove], *, removal: bool
+) -> tuple[int, int]:
+    """Carry out moves; return how many were carried out, and how many messages were removed."""
+    moved = removed = 0
     try:
-        with screen.progress("messages", total) as tell:
-            async with aclosing(carry_out(bus, plan.moves)) as moving:
+        with screen.progress("messages", len(moves)) as tell:
+            async with aclosing(carry_out(bus, moves)) as moving:
                 async for is_removed in moving:
                     moved, removed = moved + 1, removed + is_removed
                     tell(moved)
     except BaseException as error:
         if not removal and (moved or not isinstance(error, UndeliverableError)):
             screen.complain(
-                f"sas: at least {moved:,} of {total:,} were sent and nothing is lost: repeat the "
-                "command"
+                f"sas: at least {moved:,} of {len(moves):,} were sent and nothing is lost: repeat "
+                "the command"
             )
         raise
-    return MoveResult(planned=total, resent=0 if removal else moved, removed=removed)
+    return moved, removed

@@ -6,7 +6,7 @@ The queues are peeked in the background, so a page never waits for them. Peeking
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,11 +14,11 @@ from itertools import count
 
 from msgspec import structs
 
-from sas.desk.watch import Picture, Watch
+from sas.desk.watch import Watch
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.operate import letters, messages
-from sas.operate.messages import MessageList, MessageRow, OrderNow
+from sas.operate.messages import MessageList, MessageRow
 from sas.operate.orders import OrderRow
 from sas.operate.status import queue_names
 from sas.ports import MessageBus, StateStore, UnavailableError
@@ -26,9 +26,7 @@ from sas.ports import MessageBus, StateStore, UnavailableError
 PEEK_EVERY_S = 15.0
 COUNTED_EVERY = 4
 """So many looks later, all queues of the system are counted again."""
-
-
-_NOTHING = MessageList(rows=(), groups=(), over=0)
+_NOTHING = MessageList()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +103,16 @@ class Inboxes:
             if name == messages.DEAD_LETTERS:
                 answer = await messages.joined(self.store, contents, self.queues)
             else:
-                orders = _orders_now(self.watch.picture)
-                answer = messages.list_of(contents.letters, self.queues, orders.get)
-                answer = structs.replace(answer, problems=tuple(contents.problems.values()))
+                picture = self.watch.picture
+                rows = (*picture.finished.values(), *picture.under_way, *picture.in_error)
+                orders = {row.order_id: row for row in rows}
+                answer = messages.list_of(contents, self.queues, orders)
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
 
     async def look_at_all(self) -> None:
         """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
-        self.watch.queues = await messages.count_queues(self.bus, names)
+        self.watch.queues = [await messages.count_queue(self.bus, name) for name in names]
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""
@@ -134,14 +133,3 @@ class Inboxes:
             if row.what == messages.REJECTED_ORDER and row.order_id is not None
         }
         return list(rows.values())
-
-
-def _orders_now(picture: Picture) -> Mapping[str, OrderNow]:
-    """Return the state of every order that is known."""
-    rows = [*picture.finished.values(), *picture.under_way, *picture.in_error]
-    return {
-        row.order_id: OrderNow(
-            OrderState(row.process_state or OrderState.PROCESSING), row.since, row.submitted_at
-        )
-        for row in rows
-    }

@@ -334,7 +334,7 @@ class Desk:
             path=path_of(place),
             message_id=message_id,
         )
-        row = move.row(office.queues)
+        row = move.row
         removed: bool | None = None
         if request.method == "POST":
             if row.to != fields.get("target"):

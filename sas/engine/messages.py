@@ -46,8 +46,8 @@ COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.BREAKER_OPEN: "sas status",
     AlertKind.AGENT_FAILING: "sas status",
     AlertKind.WAITING: "sas list --state running --workflow {workflow}",
-    AlertKind.NOT_PICKED_UP: "sas messages",
-    AlertKind.QUEUE_DELAY: "sas messages",
+    AlertKind.NOT_PICKED_UP: "sas status",
+    AlertKind.QUEUE_DELAY: "sas status",
     AlertKind.NOT_RUNNABLE: "sas status",
     AlertKind.UNREADABLE: "sas status",
 }

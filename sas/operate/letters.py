@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sas.codec import internal
-from sas.codec.external import RejectedMessage
+from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.internal import (
     CallbackMessage,
     CommandMessage,
@@ -34,8 +35,9 @@ from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time,
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK, FIRST_ID, LEFT_SINCE
+from sas.engine.delivery import FIRST_ID, LEFT_SINCE
 from sas.engine.receiver import FIRST_AT, SOURCE
+from sas.operate import finding
 from sas.ports import (
     BusUnavailableError,
     MessageBus,
@@ -52,11 +54,28 @@ PEEKS_AT_ONCE = 8
 _INTERNAL_MESSAGE: type[Envelope] = (
     WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
 )
+_OF_A_REQUEST = (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
 DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
-LetterKey = tuple[str, int]
-"""The path and the sequence number of a message."""
+class DeadLetterFate(Enum):
+    """What would happen if a dead letter were sent again."""
+
+    SAFE = "safe to send again"
+    DONE = "already done"
+    GONE = "order gone"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The fate of a dead letter, and the reason in a sentence."""
+
+    fate: DeadLetterFate
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.fate.value}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,31 +83,50 @@ class Letter:
     """One message in a queue. ``path`` names the queue or its dead-letter subqueue.
 
     ``source`` is the queue that gave a dead letter up; for other messages it is the queue itself.
-    ``order_id`` comes from the body, and a sender can forge it.
+    ``order_id`` comes from the body, and a sender can forge it. Dead letters get a ``verdict`` when
+    they are judged.
     """
 
     path: str
     peeked: Peeked
     source: str
     order_id: str | None
-
-    @property
-    def key(self) -> LetterKey:
-        """What no other message has: the path and the sequence number."""
-        return self.path, self.peeked.sequence
+    verdict: Verdict | None = None
 
     @property
     def since(self) -> datetime:
         """Since when the message waits. A message that was put back keeps its age."""
-        return _moment(self.peeked.properties.get(FIRST_AT)) or self.peeked.enqueued_at
+        return moment_of(self.peeked.properties.get(FIRST_AT)) or self.peeked.enqueued_at
 
     @property
     def left_since(self) -> datetime | None:
         """Since when it is left to an instance that has its workflow; None if nobody left it."""
-        return _moment(self.peeked.properties.get(LEFT_SINCE))
+        return moment_of(self.peeked.properties.get(LEFT_SINCE))
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The members of its body; none if the body is no JSON object."""
+        with suppress(ValueError):
+            members = json.loads(self.peeked.body)
+            return members if isinstance(members, dict) else {}
+        return {}
+
+    @property
+    def alert(self) -> AlertMessage | None:
+        """The alert in its body; None for any other body."""
+        with suppress(MalformedError):
+            return convert(self.peeked.body, AlertMessage)
+        return None
+
+    @property
+    def rejected(self) -> RejectedMessage | None:
+        """The rejected message, or the part of one, in its body; None for any other body."""
+        with suppress(MalformedError):
+            return convert(self.peeked.body, RejectedMessage)
+        return None
 
 
-def _moment(text: str | None) -> datetime | None:
+def moment_of(text: str | None) -> datetime | None:
     """Return the moment of a text that a sender may have written; None if it is none."""
     with suppress(ValueError):
         return parse_key_time(text or "")
@@ -103,40 +141,21 @@ class PeekResult:
     problems: dict[str, str]
 
 
-async def read(
-    bus: MessageBus,
-    paths: Iterable[str],
-    limit: int = READ_MAX,
-    tell: Callable[[int], None] = lambda _count: None,
-) -> PeekResult:
-    """Return at most ``limit`` messages of each of these queues, one queue after the other.
-
-    ``tell`` gets how many queues are read.
-    """
+async def read(bus: MessageBus, paths: Iterable[str]) -> PeekResult:
+    """Return at most ``READ_MAX`` messages of each of these queues, one queue after the other."""
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
-    names = list(dict.fromkeys(paths))
-    count = 0
+    problems: dict[str, str] = {}
 
-    async def peek(path: str) -> list[Peeked] | str:
-        nonlocal count
+    async def peek(path: str) -> list[Letter]:
         async with gate:
             try:
-                return await bus.peek(path, limit)
+                return [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
             except BusUnavailableError as error:
-                return str(error)
-            finally:
-                count += 1
-                tell(count)
+                problems[path] = str(error)
+                return []
 
-    answers = await asyncio.gather(*map(peek, names))
-    letters: list[Letter] = []
-    problems: dict[str, str] = {}
-    for path, answer in zip(names, answers, strict=True):
-        if isinstance(answer, str):
-            problems[path] = answer
-        else:
-            letters += [letter_of(path, message) for message in answer]
-    return PeekResult(letters, problems)
+    letters = await asyncio.gather(*map(peek, dict.fromkeys(paths)))
+    return PeekResult([*chain.from_iterable(letters)], problems)
 
 
 def letter_of(path: str, message: Peeked) -> Letter:
@@ -153,13 +172,6 @@ def order_of(body: bytes) -> str | None:
         with suppress(ValueError, TypeError, KeyError):
             order_id = json.loads(body)["data"]["order_id"]
     return order_id if isinstance(order_id, str) else None
-
-
-def rejected_of(message: Peeked) -> RejectedMessage | None:
-    """Return the decoded body of a message of ``orders-rejected``; None for any other body."""
-    with suppress(MalformedError):
-        return convert(message.body, RejectedMessage)
-    return None
 
 
 def dead_letter_paths(queues: Queues, agents: Iterable[str], others: Iterable[str]) -> list[str]:
@@ -180,68 +192,26 @@ def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
     return agents
 
 
-def expected_queues(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """Return the properties of each queue in ``infra/queues.json``, if that file can be read."""
+def expected_queues(folder: Path = Path()) -> list[str]:
+    """Return the queues in ``infra/queues.json``, if that file can be read."""
     try:
         content = json.loads((folder / "infra" / "queues.json").read_text(encoding="utf-8"))
-        kinds = content["kinds"]
-        return {queue["name"]: kinds[queue["kind"]]["properties"] for queue in content["queues"]}
+        return [queue["name"] for queue in content["queues"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-# -- An order that is not stored yet ----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """The message of an order that no function has stored yet, and the workflow that it names.
-
-    ``until`` is when the order is rejected, if no instance has its workflow until then. It is None
-    if no instance left the message to others. ``bug`` is the error of the check that it waits for.
-    """
-
-    letter: Letter
-    workflow: str
-    until: datetime | None
-    bug: str | None
-
-
-async def submitted(bus: MessageBus | None, queues: Queues, order_id: str) -> Submitted | None:
-    """Return the message of an order in its queue of orders; None if there is none.
-
-    The operator may have no right to read this queue. Then there is none.
-    """
-    if bus is None:
-        return None
-    queue = queues.orders_for(order_id)
-    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)])
-    letter = next((letter for letter in contents.letters if letter.order_id == order_id), None)
-    if letter is None:
-        return None
-    members = _members(letter.peeked.body)
-    workflow, version = members.get("workflow"), members.get("workflow_version")
-    since = letter.left_since
-    return Submitted(
-        letter=letter,
-        workflow=f"{workflow} version {version}" if version is not None else f"{workflow}",
-        until=since + DEPLOY_WAIT if since else None,
-        bug=letter.peeked.properties.get(FAILING_CHECK),
-    )
+        return []
 
 
 # -- The message that an order waits for ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of the message that an order waits for.
+async def submitted(bus: MessageBus, queues: Queues, order_id: str) -> Letter | None:
+    """Return the message of an order that no function has stored yet; None if there is none.
 
-    ``before`` is how many messages are in front of it. Scheduled messages do not count.
+    The operator may have no right to read its queue. Then there is none.
     """
-
-    letter: Letter
-    before: int
+    queue = queues.orders_for(order_id)
+    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)])
+    return next((letter for letter in contents.letters if letter.order_id == order_id), None)
 
 
 def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[str]) -> list[str]:
@@ -257,71 +227,59 @@ def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[st
     return [*names, queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
 
 
-def place_of(order: Order, step: StepRecord, letters: Sequence[Letter]) -> Place | None:
-    """Return the place of a step's message; None if none of these letters is that message."""
+def place_of(
+    order: Order, step: StepRecord, letters: Sequence[Letter]
+) -> tuple[Letter, int] | None:
+    """Return the message of a step, and how many messages are in front of it in its queue.
+
+    Scheduled messages do not count. Return None if none of these letters is that message.
+    """
     counts = Counter[str]()
     for letter in letters:
         if letter.order_id == order.order_id and _is_for(letter, step):
-            return Place(letter, counts[letter.path])
+            return letter, counts[letter.path]
         counts[letter.path] += not letter.peeked.is_scheduled
     return None
 
 
 def _is_for(letter: Letter, step: StepRecord) -> bool:
-    members = _members(letter.peeked.body)
+    members = letter.members
     kind = members.get("kind")
     if not step.dispatched:
         return kind in (Kind.WAKE, Kind.COMMAND)
+    if members.get("step") != step.number:
+        return False
     if step.awaits_callback:
-        return kind == Kind.CALLBACK and members.get("step") == step.number
-    return (
-        kind in (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
-        and members.get("step") == step.number
-        and members.get("epoch") == step.epoch
-    )
-
-
-def _members(body: bytes) -> dict[str, Any]:
-    with suppress(ValueError):
-        members = json.loads(body)
-        return members if isinstance(members, dict) else {}
-    return {}
+        return kind == Kind.CALLBACK
+    return kind in _OF_A_REQUEST and members.get("epoch") == step.epoch
 
 
 # -- The fate of a dead letter ----------------------------------------------------------------
 
 
-class DeadLetterFate(Enum):
-    """What would happen if a dead letter were sent again."""
+async def judged(
+    store: StateStore | None, letters: Sequence[Letter], queues: Queues
+) -> tuple[list[Letter], dict[str, Order]]:
+    """Return these letters, the dead ones with their verdicts; and their orders by their ids.
 
-    SAFE = "safe to send again"
-    DONE = "already done"
-    GONE = "order gone"
-    UNKNOWN = "not known"
+    Without a store, no order is known.
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The fate of a dead letter, the reason in a sentence, and the order if there is one."""
-
-    fate: DeadLetterFate
-    why: str
-    order: Order | None = None
-
-
-async def judge_all(
-    store: StateStore | None, letters: Iterable[Letter], queues: Queues
-) -> dict[LetterKey, Verdict]:
-    """Return the verdict of each dead letter among these, by its key."""
+    Raises:
+        UnavailableError: an order or its journal cannot be read.
+    """
+    ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
+    loaded = await finding.load_all(store, list(ids)) if store else []
+    orders = {order.order_id: order for order in loaded}
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
-    dead = [letter for letter in letters if is_dead(letter, queues)]
 
-    async def verdict(letter: Letter) -> Verdict:
+    async def with_verdict(letter: Letter) -> Letter:
+        if not is_dead(letter, queues):
+            return letter
         async with gate:
-            return await judge(store, letter, queues)
+            verdict = await judge(store, letter, orders.get(letter.order_id or ""), queues)
+        return replace(letter, verdict=verdict)
 
-    verdicts = await asyncio.gather(*map(verdict, dead))
-    return {letter.key: verdict for letter, verdict in zip(dead, verdicts, strict=True)}
+    return await asyncio.gather(*map(with_verdict, letters)), orders
 
 
 def is_dead(letter: Letter, queues: Queues) -> bool:
@@ -329,113 +287,99 @@ def is_dead(letter: Letter, queues: Queues) -> bool:
     return letter.path.endswith(DEAD_LETTER_SUBQUEUE) or letter.path == queues.dead_letters
 
 
-async def judge(store: StateStore | None, letter: Letter, queues: Queues) -> Verdict:
+async def judge(
+    store: StateStore | None, letter: Letter, order: Order | None, queues: Queues
+) -> Verdict:
     """Return what would happen if a dead letter were sent again, by the state of its order.
 
     Without a store, the orders are not known.
     """
-    order = await store.load(letter.order_id) if store and letter.order_id else None
-    source = letter.source.removesuffix(URGENT_SUFFIX)
-    if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
-        return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id", order)
+    is_alert = letter.source.removesuffix(URGENT_SUFFIX) == queues.alerts
+    if is_alert or letter.source.startswith(queues.response_prefix):
+        return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id")
     if letter.order_id is None:
         return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
     if store is None:
         return Verdict(DeadLetterFate.UNKNOWN, "the state of its order cannot be read")
-    if queues.takes_orders(letter.source):
-        return await _of_submission(store, letter, order, queues)
-    if order is None:
+    if order is not None and not (order.rejected and queues.takes_orders(letter.source)):
+        return await _judge_by_journal(store, letter, order, queues)
+    if not queues.takes_orders(letter.source):
         return Verdict(DeadLetterFate.GONE, "there is no such order (it may have been purged)")
-    return await _of_internal(store, letter, order=order, queue=source, queues=queues)
+    why = (
+        "the order was given up, and a new submission runs it"
+        if order
+        else "there is no such order: it would be submitted now"
+    )
+    return Verdict(DeadLetterFate.SAFE, why)
 
 
-async def _of_submission(
-    store: StateStore, letter: Letter, order: Order | None, queues: Queues
+async def _judge_by_journal(
+    store: StateStore, letter: Letter, order: Order, queues: Queues
 ) -> Verdict:
-    if order is None:
-        return Verdict(DeadLetterFate.SAFE, "there is no such order: it would be submitted now")
-    if order.rejected:
-        return Verdict(
-            DeadLetterFate.SAFE, "the order was given up, and a new submission runs it", order
-        )
-    members, message = _members(letter.peeked.body), letter.peeked
-    name = members.get("submission_id") or message.properties.get(FIRST_ID, message.message_id)
-    entry = await store.recorded(order.order_id, cause_of(queues.orders, str(name)))
+    state = f"the order is {order.process_state.value}"
+    try:
+        cause = _cause_of(letter, queues)
+    except (MalformedError, OtherVersionError) as error:
+        return Verdict(DeadLetterFate.UNKNOWN, f"its body cannot be read: {error}")
+    if cause is None:
+        return Verdict(DeadLetterFate.UNKNOWN, f"{state}: look at it")
+    entry = await store.recorded(order.order_id, cause)
     if entry is not None:
-        return _of_recorded(entry, order)
-    state = order.process_state.value
-    return Verdict(DeadLetterFate.DONE, f"the order was submitted and is {state}", order)
+        return _of_recorded(entry, state)
+    if queues.takes_orders(letter.source):
+        return Verdict(DeadLetterFate.DONE, f"it was submitted before, and {state}")
+    if letter.members.get("kind") in _OF_A_REQUEST:
+        return _of_request(letter, order)
+    return Verdict(DeadLetterFate.SAFE, f"nothing was recorded of it; {state}")
 
 
-def _of_recorded(entry: JournalEntry, order: Order) -> Verdict:
+def _cause_of(letter: Letter, queues: Queues) -> str | None:
+    """Return the cause under which the journal records what a message leads to.
+
+    For a request this is the reply of its agent: the agent may have died while the order ran on.
+    Return None if the queue of the message leads to no row.
+
+    Raises:
+        MalformedError, OtherVersionError: its body cannot be read.
+    """
+    queue, message = letter.source.removesuffix(URGENT_SUFFIX), letter.peeked
+    if queues.takes_orders(letter.source):
+        first_id = message.properties.get(FIRST_ID, message.message_id)
+        return cause_of(queues.orders, str(letter.members.get("submission_id") or first_id))
+    if queue in {queues.scheduler, queues.replies, queues.callbacks}:
+        return cause_of(queue, internal.decode(message.body, _INTERNAL_MESSAGE).id)
+    if queue.startswith(queues.agent_prefix):
+        request = internal.decode(message.body, RequestMessage)
+        reply = reply_id(request.order_id, request.step, request.direction, request.epoch)
+        return cause_of(queues.replies, reply)
+    return None
+
+
+def _of_recorded(entry: JournalEntry, state: str) -> Verdict:
     """Return the fate of a message whose cause the journal row ``entry`` records.
 
     If the row has messages, the process may have died after the commit and before it sent them. So
     it is safe to send the dead letter again: the recorded messages are then sent under the same
     ids, and none of them counts twice.
     """
-    position, state = f"(seq {entry.seq})", order.process_state.value
+    position = f"(seq {entry.seq})"
     if not entry.what.acts:
-        return Verdict(
-            DeadLetterFate.DONE, f"it was fenced {position}; the order is {state}", order
-        )
+        return Verdict(DeadLetterFate.DONE, f"it was fenced {position}; {state}")
     effect = f"it led to {entry.what!s} {position}"
     if not entry.messages:
-        return Verdict(DeadLetterFate.DONE, f"{effect}; the order is {state}", order)
-    return Verdict(DeadLetterFate.SAFE, f"{effect}, and may not have sent its messages", order)
-
-
-async def _of_internal(
-    store: StateStore, letter: Letter, *, order: Order, queue: str, queues: Queues
-) -> Verdict:
-    if queue not in {queues.scheduler, queues.replies, queues.callbacks}:
-        if queue.startswith(queues.agent_prefix):
-            return await _of_agents_request(store, letter, order, queues)
-        return Verdict(
-            DeadLetterFate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order
-        )
-    try:
-        message = internal.decode(letter.peeked.body, _INTERNAL_MESSAGE)
-    except (MalformedError, OtherVersionError) as error:
-        return Verdict(DeadLetterFate.UNKNOWN, f"its body cannot be read: {error}", order)
-    entry = await store.recorded(order.order_id, cause_of(queue, message.id))
-    if entry is not None:
-        return _of_recorded(entry, order)
-    if isinstance(message, ReplyMessage | ProgressMessage):
-        return _of_request(letter, order)
-    state = order.process_state.value
-    return Verdict(DeadLetterFate.SAFE, f"nothing was recorded of it; the order is {state}", order)
-
-
-async def _of_agents_request(
-    store: StateStore, letter: Letter, order: Order, queues: Queues
-) -> Verdict:
-    """Return the fate of a request. If its agent replied, it may have died while it ran on."""
-    try:
-        request = internal.decode(letter.peeked.body, RequestMessage)
-    except (MalformedError, OtherVersionError) as error:
-        return Verdict(DeadLetterFate.UNKNOWN, f"its body cannot be read: {error}", order)
-    reply = reply_id(order.order_id, request.step, request.direction, request.epoch)
-    entry = await store.recorded(order.order_id, cause_of(queues.replies, reply))
-    return _of_request(letter, order) if entry is None else _of_recorded(entry, order)
+        return Verdict(DeadLetterFate.DONE, f"{effect}; {state}")
+    return Verdict(DeadLetterFate.SAFE, f"{effect}, and may not have sent its messages")
 
 
 def _of_request(letter: Letter, order: Order) -> Verdict:
-    members = _members(letter.peeked.body)
-    number, epoch = members.get("step"), members.get("epoch")
+    number, epoch = letter.members.get("step"), letter.members.get("epoch")
     if not isinstance(number, int) or not 0 <= number < len(order.steps):
-        return Verdict(DeadLetterFate.UNKNOWN, "its body names no step of the order", order)
+        return Verdict(DeadLetterFate.UNKNOWN, "its body names no step of the order")
     step = order.steps[number]
     if step.dispatched and step.epoch == epoch:
-        return Verdict(
-            DeadLetterFate.SAFE, f"{step.name} still waits for it (epoch {epoch})", order
-        )
-    state = step.process_state.value
-    return Verdict(
-        DeadLetterFate.DONE,
-        f"{step.name} is {state} at epoch {step.epoch}: epoch {epoch} is over",
-        order,
-    )
+        return Verdict(DeadLetterFate.SAFE, f"{step.name} still waits for it (epoch {epoch})")
+    state = f"{step.name} is {step.process_state.value} at epoch {step.epoch}"
+    return Verdict(DeadLetterFate.DONE, f"{state}: epoch {epoch} is over")
 
 
 # -- Rejected orders --------------------------------------------------------------------------
@@ -468,6 +412,6 @@ def is_order(part: RejectedMessage, queues: Queues) -> bool:
 
 def rejected_orders(letters: Sequence[Letter], queues: Queues) -> list[RejectedMessage]:
     """Return the first part of each rejected order, the newest first."""
-    parts = [rejected_of(letter.peeked) for letter in letters]
+    parts = [letter.rejected for letter in letters]
     first_parts = [part for part in parts if part and part.part == 1 and is_order(part, queues)]
     return sorted(first_parts, key=lambda part: part.at, reverse=True)

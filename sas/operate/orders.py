@@ -26,6 +26,7 @@ from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
+from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker
 from sas.features.claim_check import ClaimCheck
@@ -349,15 +350,15 @@ async def _message(
     )
     if place is None:
         return AwaitedMessage(text=_in_no_queue(step, contents.problems, agents)), None, since
-    letter = place.letter
+    letter, before = place
+    return replace(_message_in(letter), before=before), letter, since
+
+
+def _message_in(letter: Letter) -> AwaitedMessage:
     scheduled = "scheduled " if letter.peeked.is_scheduled else ""
-    message = AwaitedMessage(
-        text=f"{scheduled}in {letter.path}",
-        queue=letter.path,
-        since=letter.since,
-        before=place.before,
+    return AwaitedMessage(
+        text=f"{scheduled}in {letter.path}", queue=letter.path, since=letter.since
     )
-    return message, letter, since
 
 
 def _in_no_queue(step: StepRecord, problems: Mapping[str, str], agents: Collection[str]) -> str:
@@ -412,9 +413,11 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
         NotPossibleError: there is no such order.
         ServiceUnavailableError: ``orders-rejected`` cannot be read.
     """
-    if submitted := await letters.submitted(bus, queues, order_id):
-        return _submitted(order_id, submitted)
-    contents = await letters.read(bus, [queues.rejected]) if bus else letters.PeekResult((), {})
+    if bus is None:
+        raise NotPossibleError(finding.no_such_order(order_id))
+    if letter := await letters.submitted(bus, queues, order_id):
+        return _submitted(order_id, letter)
+    contents = await letters.read(bus, [queues.rejected])
     if contents.problems:
         raise ServiceUnavailableError(
             f"there is no order {order_id!r} in the table, and whether it was rejected is not "
@@ -443,31 +446,31 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
     )
 
 
-def _submitted(order_id: str, submitted: letters.Submitted) -> QueuedOrder:
-    letter, until = submitted.letter, submitted.until
-    scheduled = "scheduled " if letter.peeked.is_scheduled else ""
-    message = AwaitedMessage(
-        text=f"{scheduled}in {letter.path}", queue=letter.path, since=letter.since
-    )
+def _submitted(order_id: str, letter: Letter) -> QueuedOrder:
+    """Return an order by its message. It is rejected if no instance has its workflow in time."""
+    members, left_at = letter.members, letter.left_since
+    version, bug = members.get("workflow_version"), letter.peeked.properties.get(FAILING_CHECK)
+    workflow = f"{members.get('workflow')}" + ("" if version is None else f" version {version}")
+    until = left_at + DEPLOY_WAIT if left_at else None
     waits = Waits(awaited="The function app, to take its message.", then=IF_IT_LASTS)
     if until is not None:
         waits = Waits(
-            awaited=f"A deploy that has {submitted.workflow}: no instance has it.",
+            awaited=f"A deploy that has {workflow}: no instance has it.",
             then="Without it, the order is rejected.",
             todo="Deploy it, or correct the workflow that the order names and submit it again.",
             at=until,
         )
-    elif submitted.bug is not None:
+    elif bug is not None:
         waits = Waits(
-            awaited=f"A deploy that mends its check: {submitted.bug}.",
+            awaited=f"A deploy that mends its check: {bug}.",
             todo="Deploy a mended version; do not submit the order again.",
         )
     return QueuedOrder(
         order_id=order_id,
         process_state=SUBMITTED,
         story="It was submitted, and has not begun.",
-        waits=replace(waits, message=message),
-        workflow=submitted.workflow,
+        waits=replace(waits, message=_message_in(letter)),
+        workflow=workflow,
         rejected_at=until,
     )
 

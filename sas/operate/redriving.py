@@ -13,9 +13,11 @@ There is one way to send a message again, for every queue and for terminal and d
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from sas.codec.external import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.orders import with_submission_id
@@ -31,14 +33,11 @@ from sas.operate.letters import (
     READ_MAX,
     DeadLetterFate,
     Letter,
-    LetterKey,
     PeekResult,
-    Verdict,
-    judge_all,
-    letter_of,
-    rejected_of,
+    judged,
+    read,
 )
-from sas.operate.messages import cause_key, joined, place_name
+from sas.operate.messages import joined, place_name
 from sas.operate.record import Record
 from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, StateStore
 
@@ -46,44 +45,23 @@ from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, Sta
 class MoveRow(Record, frozen=True, kw_only=True):
     """What becomes of one message. ``to`` is the queue that gets it; None: it is only removed.
 
-    ``stays`` says why the message stays where it is; then it goes nowhere. ``resubmits``: an order
-    that was given up is submitted once more.
+    ``stays`` says why the message stays where it is; then it goes nowhere.
     """
 
     message_id: str
     order_id: str | None
     place: str
     to: str | None = None
-    resubmits: bool = False
     stays: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """The move that sends a message again or removes it. ``letter`` is its first part."""
+    """The move that sends a message of the queue ``path`` again, or removes it."""
 
-    letter: Letter
+    path: str
     move: MessageMove
-
-    def row(self, queues: Queues) -> MoveRow:
-        """Return what becomes of the message."""
-        message, part = self.move.message, rejected_of(self.letter.peeked)
-        to = message.queue if message else None
-        resubmits = bool(part and to and _is_given_up(part, to, queues))
-        return _row(self.letter, to, resubmits=resubmits)
-
-
-def _row(
-    letter: Letter, to: str | None = None, *, resubmits: bool = False, stays: str = ""
-) -> MoveRow:
-    return MoveRow(
-        message_id=letter.peeked.message_id,
-        order_id=letter.order_id,
-        place=place_name(letter.path),
-        to=to,
-        resubmits=resubmits,
-        stays=stays,
-    )
+    row: MoveRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +72,19 @@ class MovePlan:
     staying: Sequence[MoveRow]
 
 
-def named(letters: Sequence[Letter], names: Collection[str]) -> list[Letter]:
+def named(contents: PeekResult, names: Collection[str]) -> list[Letter]:
     """Return the messages with these ids, or of these orders, each with all its parts.
 
     Raises:
-        NotPossibleError: there is none for one of the names.
+        NotPossibleError: there is none for one of the names; the text says also what was not read.
     """
+    letters = contents.letters
     keys = {_whole(letter) for letter in letters if _is_named(letter, names)}
-    matches = [letter for letter in letters if _whole(letter) in keys]
-    missing = [name for name in names if not any(_is_named(match, [name]) for match in matches)]
+    missing = [name for name in names if not any(_is_named(letter, [name]) for letter in letters)]
     if missing:
-        raise NotPossibleError(
-            f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages: nothing was "
-            "changed"
-        )
-    return matches
+        absence = f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages"
+        raise NotPossibleError("; ".join((absence, *contents.problems.values())))
+    return [letter for letter in letters if _whole(letter) in keys]
 
 
 def _is_named(letter: Letter, names: Collection[str]) -> bool:
@@ -117,14 +93,14 @@ def _is_named(letter: Letter, names: Collection[str]) -> bool:
 
 def _whole(letter: Letter) -> tuple[str, str]:
     """Return a key that all parts of a rejected message have, and no other message."""
-    part = rejected_of(letter.peeked)
+    part = letter.rejected
     name = part.id.rpartition("/")[0] if part else f"#{letter.peeked.sequence}"
     return letter.path, name
 
 
 async def plan_resend(
     store: StateStore | None,
-    letters: Sequence[Letter],
+    contents: PeekResult,
     queues: Queues,
     *,
     names: Collection[str] | None,
@@ -141,13 +117,9 @@ async def plan_resend(
         NotPossibleError: a message that is named is not there.
         UnavailableError: an order cannot be read.
     """
-    chosen = letters if names is None else named(letters, names)
-    verdicts = await judge_all(store, chosen, queues)
-    if force:
-        verdicts = {
-            key: replace(verdict, fate=DeadLetterFate.SAFE) for key, verdict in verdicts.items()
-        }
-    return resend(chosen, verdicts, queues, to)
+    chosen = contents.letters if names is None else named(contents, names)
+    letters, _ = await judged(store, chosen, queues)
+    return resend(letters, queues, to, force=force)
 
 
 async def plan_one(
@@ -158,10 +130,9 @@ async def plan_one(
     Raises:
         NotPossibleError: the message is not in the queue any more, or it must stay; the text says
             why.
-        UnavailableError: the queue or the order cannot be read.
+        UnavailableError: the order cannot be read.
     """
-    letters = [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
-    plan = await plan_resend(store, letters, queues, names=[message_id])
+    plan = await plan_resend(store, await read(bus, [path]), queues, names=[message_id])
     for row in plan.staying:
         raise NotPossibleError(f"{row.message_id} stays: {row.stays}")
     if len(plan.moves) != 1:
@@ -171,7 +142,7 @@ async def plan_one(
 
 async def plan_removal(
     store: StateStore | None,
-    letters: Sequence[Letter],
+    contents: PeekResult,
     queues: Queues,
     names: Collection[str] | None,
 ) -> MovePlan:
@@ -182,44 +153,42 @@ async def plan_removal(
     Raises:
         NotPossibleError: a message that is named is not there, or a name fits several places.
     """
-    alerts = [letter for letter in letters if letter.path == queues.alerts]
+    alerts = [letter for letter in contents.letters if letter.path == queues.alerts]
     rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     if names is None:
-        over = {row.message_id for row in rows if row.over}
-        return _plan(
-            [letter for letter in alerts if letter.peeked.message_id in over], lambda _: None
-        )
-    chosen = named(letters, names)
+        ids = {row.message_id for row in rows if row.over}
+        return _plan([alert for alert in alerts if alert.peeked.message_id in ids], lambda _: None)
+    chosen = named(contents, names)
     for name in names:
         places = sorted({place_name(letter.path) for letter in chosen if _is_named(letter, [name])})
         if len(places) > 1:
             raise NotPossibleError(
                 f"{name} fits messages in {' and '.join(places)}: give --in PLACE"
             )
-    newest = {cause_key(row): row.since for row in rows if row.message_id in names}
+    # The rows come newest first.
+    newest = {row.fingerprint: row.since for row in reversed(rows) if row.message_id in names}
     ids = {
         row.message_id
         for row in rows
-        if cause_key(row) in newest and row.since <= newest[cause_key(row)]
+        if row.fingerprint in newest and row.since <= newest[row.fingerprint]
     }
-    more = [letter for letter in alerts if letter.peeked.message_id in ids and letter not in chosen]
+    chosen += [
+        alert for alert in alerts if alert.peeked.message_id in ids and not _is_named(alert, names)
+    ]
 
     def nothing(group: Sequence[Letter]) -> None:
         path = group[0].path
         if path not in {queues.alerts, queues.rejected} and not path.endswith(DEAD_LETTER_SUBQUEUE):
             raise NotPossibleError(_why_untouched(path, queues))
 
-    return _plan([*chosen, *more], nothing)
+    return _plan(chosen, nothing)
 
 
 def resend(
-    letters: Iterable[Letter],
-    verdicts: Mapping[LetterKey, Verdict],
-    queues: Queues,
-    to: str | None = None,
+    letters: Iterable[Letter], queues: Queues, to: str | None = None, *, force: bool = False
 ) -> MovePlan:
-    """Plan to send these messages again. ``verdicts`` has those of the dead letters among them."""
-    return _plan(letters, lambda group: _new_message(group, verdicts.get(group[0].key), queues, to))
+    """Plan to send these messages again, as ``plan_resend``: the dead letters are judged."""
+    return _plan(letters, lambda group: _new_message(group, queues, to, force=force))
 
 
 def _why_untouched(path: str, queues: Queues) -> str:
@@ -244,11 +213,20 @@ def _plan(
     moves: list[PlannedMove] = []
     staying: list[MoveRow] = []
     for group in groups.values():
+        first = group[0]
+        row = MoveRow(
+            message_id=first.peeked.message_id,
+            order_id=first.order_id,
+            place=place_name(first.path),
+        )
         try:
-            sequences = frozenset(letter.peeked.sequence for letter in group)
-            moves.append(PlannedMove(group[0], MessageMove(sequences, message_of(group))))
+            message = message_of(group)
         except NotPossibleError as error:
-            staying.append(_row(group[0], stays=str(error)))
+            staying.append(structs.replace(row, stays=str(error)))
+            continue
+        sequences = frozenset(letter.peeked.sequence for letter in group)
+        row = structs.replace(row, to=message.queue if message else None)
+        moves.append(PlannedMove(first.path, MessageMove(sequences, message), row))
     return MovePlan(moves, staying)
 
 
@@ -261,15 +239,15 @@ async def carry_out(bus: OperatorBus, moves: Sequence[PlannedMove]) -> AsyncGene
     Raises:
         BusUnavailableError, UndeliverableError: see ``OperatorBus.move``.
     """
-    for path in dict.fromkeys(plan.letter.path for plan in moves):
-        batch = [plan.move for plan in moves if plan.letter.path == path]
+    for path in dict.fromkeys(plan.path for plan in moves):
+        batch = [plan.move for plan in moves if plan.path == path]
         async with aclosing(bus.move(path, batch)) as moving:
             async for removed in moving:
                 yield removed
 
 
 def _new_message(
-    group: Sequence[Letter], verdict: Verdict | None, queues: Queues, to: str | None
+    group: Sequence[Letter], queues: Queues, to: str | None, *, force: bool
 ) -> Message:
     """Return the message that replaces the messages of one group.
 
@@ -280,33 +258,28 @@ def _new_message(
     Raises:
         NotPossibleError: the messages must stay; the text says why.
     """
-    path, message = group[0].path, group[0].peeked
+    path, message, verdict = group[0].path, group[0].peeked, group[0].verdict
     new_id = f"redrive/{digest_id(path, str(message.sequence), key_time(message.enqueued_at))}"
     if path.endswith(DEAD_LETTER_SUBQUEUE) and verdict is not None:
-        if verdict.fate is not DeadLetterFate.SAFE:
-            raise NotPossibleError(f"{verdict.fate.value}: {verdict.why}")
+        if verdict.fate is not DeadLetterFate.SAFE and not force:
+            raise NotPossibleError(str(verdict))
         return _copy(message, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
     if path != queues.rejected:
         raise NotPossibleError(_why_untouched(path, queues))
-    decoded = (rejected_of(letter.peeked) for letter in group)
-    parts = {part.part: part for part in decoded if part}
+    parts = {part.part: part for letter in group if (part := letter.rejected)}
     if not parts:
         raise NotPossibleError("it is not a rejected message: send it by hand")
     rejected = next(iter(parts.values()))
     if len(parts) < rejected.parts:
         raise NotPossibleError(f"only {len(parts)} of its {rejected.parts} parts are here")
     target, body = to or _origin(rejected, queues), rejected_body(list(parts.values()))
-    if _is_given_up(rejected, target, queues):
+    if rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target):
         body = with_submission_id(body, new_id)
     is_event = target.startswith(queues.response_prefix)
     content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
     return Message(
         target, new_id, body, content_type=content_type, correlation_id=rejected.correlation_id
     )
-
-
-def _is_given_up(rejected: RejectedMessage, target: str, queues: Queues) -> bool:
-    return rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target)
 
 
 def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
@@ -317,16 +290,14 @@ def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
     ids of messages that are put back depend on this count. If the count began at 0 again, a later
     copy would get an id that was used before, and duplicate detection would drop that copy.
     """
-    source = None
     dropped = {FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
     if target == queues.dead_letters:
         # The function of this queue reads why the message was given up, and by which queue.
-        source = message.source
-        dropped = {FIRST_AT, SOURCE} if source else {FIRST_AT}
+        dropped = {FIRST_AT}
     retained = {name: text for name, text in message.properties.items() if name not in dropped}
     properties = {FIRST_ID: message.message_id} | retained | {AGAIN: "yes"}
-    if source:
-        properties[SOURCE] = source
+    if target == queues.dead_letters and message.source:
+        properties[SOURCE] = message.source
     content_type = message.content_type or "application/json"
     return Message(
         target,
@@ -349,10 +320,7 @@ def _origin(rejected: RejectedMessage, queues: Queues) -> str:
             ``--to``.
     """
     source = rejected.source_queue
-    if source in _lanes(queues.orders) or source.startswith(queues.response_prefix):
+    lanes = {queues.orders, lane(queues.orders, urgent=True)}
+    if source in lanes or source.startswith(queues.response_prefix):
         return source
     raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")
-
-
-def _lanes(queue: str) -> tuple[str, str]:
-    return queue, lane(queue, urgent=True)

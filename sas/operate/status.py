@@ -29,7 +29,7 @@ from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
-from sas.operate.messages import QueueCount, count_queues
+from sas.operate.messages import QueueCount, count_queue
 from sas.operate.orders import (
     IN_ERROR_MAX,
     LATELY,
@@ -262,8 +262,7 @@ async def queue_counts(bus: MessageBus, names: Iterable[str]) -> tuple[QueueCoun
 
     async def look(name: str) -> QueueCount:
         async with gate:
-            (count,) = await count_queues(bus, [name])
-        return count
+            return await count_queue(bus, name)
 
     looks = {name: asyncio.create_task(look(name)) for name in names}
     _, late = await asyncio.wait(looks.values(), timeout=QUEUES_S)

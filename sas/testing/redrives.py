@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from sas.operate.letters import (
     READ_MAX,
     Letter,
-    Verdict,
     dead_letter_paths,
     judge,
     letter_of,
     read,
-    rejected_of,
 )
 from sas.operate.redriving import PlannedMove, resend
-from sas.ports import Peeked, StoreUnavailableError, UnavailableError
+from sas.ports import StoreUnavailableError, UnavailableError
 from sas.testing.bus import Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
 from sas.testing.world import CrashError, World, of_no_host
@@ -76,53 +75,58 @@ class Redriver:
     async def _resend(self, *, back: bool, dies: bool) -> None:
         peeked = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
         letters = [letter_of(QUEUES.rejected, message) for message in peeked]
-        plan = resend(letters, {}, QUEUES)
+        plan = resend(letters, QUEUES)
         moves = list(plan.moves)
         staying = {row.message_id for row in plan.staying} if back else set()
         for letter in letters:
-            source = self._source_of(letter.peeked)
+            source = self._source_of(letter)
             if source and letter.peeked.message_id in staying:
-                moves += resend([letter], {}, QUEUES, source).moves
+                moves += resend([letter], QUEUES, source).moves
         await self._move(moves, dies=dies)
 
-    def _source_of(self, message: Peeked) -> str | None:
+    def _source_of(self, letter: Letter) -> str | None:
         """Return the queue that gave up a rejected message; None if no function reads it."""
-        record, handled = rejected_of(message), self._world.instances[0].functions.handlers
+        record, handled = letter.rejected, self._world.instances[0].functions.handlers
         return record.source_queue if record and record.source_queue in handled else None
 
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
         bus = self._world.memory_bus
         letters = (await read(bus, [path for path in paths if path in bus.queues])).letters
-        verdicts = {letter.key: await self._judged(letter) for letter in letters}
-        moves = resend(letters, verdicts, QUEUES).moves
+        moves = resend([await self._judged(letter) for letter in letters], QUEUES).moves
         sequences = {number for plan in moves for number in plan.move.sequences}
         self._left_in_place |= {letter.peeked.sequence for letter in letters} - sequences
-        self._tell(f"resend of dead letters: {len(moves)} of {len(verdicts)} dead letters")
+        self._tell(f"resend of dead letters: {len(moves)} of {len(letters)} dead letters")
         await self._move(moves, dies=dies)
 
-    async def _judged(self, letter: Letter) -> Verdict:
+    async def _judged(self, letter: Letter) -> Letter:
         """Judge a letter, and repeat a read that fails. Otherwise no long list could be judged.
 
         Raises:
             StoreUnavailableError: the table is away.
         """
+        store = self._world.store
+
+        async def with_verdict() -> Letter:
+            order = await store.load(letter.order_id) if letter.order_id else None
+            return replace(letter, verdict=await judge(store, letter, order, QUEUES))
+
         for _ in range(JUDGE_TRIES):
             with suppress(CrashError, StoreUnavailableError):
-                return await judge(self._world.store, letter, QUEUES)
-        return await judge(self._world.store, letter, QUEUES)
+                return await with_verdict()
+        return await with_verdict()
 
     async def _move(self, moves: Sequence[PlannedMove], *, dies: bool) -> None:
         """Move messages as ``OperatorBus.move`` does: lock, send, and remove at last."""
         world, bus = self._world, self._world.memory_bus
         for plan in moves:
-            letters = bus.lock(plan.letter.path, plan.move.sequences)
+            letters = bus.lock(plan.path, plan.move.sequences)
             if not letters:
                 continue  # they are gone, or another reader has them
             try:
                 assert plan.move.message is not None  # noqa: S101  a redrive sends
                 await world.bus.send([plan.move.message])
-                if plan.letter.path == QUEUES.rejected:
+                if plan.path == QUEUES.rejected:
                     self._redriven += [queued.message.body for queued in letters]
                 await self._dies() if dies else await world.pause()
             except (CrashError, UnavailableError) as error:

@@ -346,14 +346,14 @@ async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_coun
         overview = await browser.look("/")
         assert "Alerts 3 Rejected messages 1" in overview
         assert "step-failed 2 times since" in alerts
-        assert "step pay · agent payment, 1 attempt" in alerts
+        assert "step pay, agent payment, 1 attempt" in alerts
         assert "Orders 10249 , 10248" in alerts
         await system.hand(actors_kit.command("undo", system.order("10248").seq, "w-1", "10248"))
         await system.drain()
         await browser.desk.watch.look()
         alerts = await browser.look("/inbox/alerts")
     assert "1 more alert needs nothing any more" in alerts
-    assert "Order 10249 ; 1 more is repaired" in alerts
+    assert "Order 10249 sas show" in alerts
 
 
 async def test_content_is_read_only_when_it_is_asked_for() -> None:

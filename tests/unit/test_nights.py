@@ -17,10 +17,10 @@ from sas.domain.order import Order
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.domain.workflow import OnFailure, Workflow
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.operate import commands, finding, messages, orders, redriving, status
+from sas.operate import commands, finding, letters, messages, orders, redriving, status
 from sas.operate.commands import ActRun, Intent
 from sas.operate.finding import OrderQuery
-from sas.operate.messages import AlertGroup, MessageList
+from sas.operate.messages import MessageGroup, MessageList
 from sas.operate.orders import OrderStory
 from sas.operate.status import Problem, SystemStatus
 from sas.ports import CorruptOrderError, Message, RefusedError, TransientError
@@ -77,7 +77,7 @@ class OnCall:
         now = self.system.clock.now()
         reading = await self.run(status.read_system(self.system.store, now))
         names = status.queue_names(QUEUES, AGENTS)
-        counts = await self.run(messages.count_queues(self.system.bus, names))
+        counts = await self.run(status.queue_counts(self.system.bus, names))
         return status.status_of(reading, now, counts)
 
     async def problem(self) -> Problem:
@@ -103,10 +103,10 @@ class OnCall:
     async def messages(self, place: str) -> MessageList:
         """Return what ``sas messages list`` shows."""
         paths = messages.paths_of(place, QUEUES, AGENTS, [SHOP])
-        contents = await self.run(messages.read_some(self.system.bus, paths))
+        contents = await self.run(letters.read(self.system.bus, paths))
         return await self.run(messages.joined(self.system.store, contents, QUEUES))
 
-    async def alert(self) -> AlertGroup:
+    async def alert(self) -> MessageGroup:
         """Return the alerts of the only cause that is not over."""
         (group,) = (await self.messages(messages.ALERTS)).groups
         return group
@@ -138,10 +138,10 @@ class OnCall:
         """Remove a message that was rejected, and the alert about it."""
         bus = self.system.bus
         for queue in (QUEUES.rejected, QUEUES.alerts):
-            contents = await self.run(messages.read_some(bus, [queue]))
+            contents = await self.run(letters.read(bus, [queue]))
             names = [message_id] if queue == QUEUES.rejected else None
             plan = await self.run(
-                redriving.plan_removal(self.system.store, contents.letters, QUEUES, names)
+                redriving.plan_removal(self.system.store, contents, QUEUES, names)
             )
             for _ in plan.moves:
                 bus.take(queue)

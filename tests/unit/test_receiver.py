@@ -378,9 +378,9 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         properties=copy.properties,
         sequence=1,
     )
-    dead = letter_of(QUEUE + DEAD_LETTERS, letter)
     verdict = Verdict(DeadLetterFate.SAFE, "")
-    (letter_move,) = resend([dead], {dead.key: verdict}, Queues()).moves
+    dead = replace(letter_of(QUEUE + DEAD_LETTERS, letter), verdict=verdict)
+    (letter_move,) = resend([dead], Queues()).moves
     assert letter_move.move.message is not None
     await door.receive(letter_move.move.message)
     second_copy = await door.next()
