@@ -169,7 +169,7 @@ def _print_list(order_list: OrderList, query: OrderQuery) -> None:
         [f"{group.count:,} {group.fingerprint}" for group in order_list.groups[:10]]
         if query.state == "error"
         else [
-            f"{count:,} {name}"
+            f"{count:,} {name or 'unreadable'}"
             for name, count in Counter(row.process_state for row in rows).items()
         ]
         if query.state in MIXED_STATES

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -284,16 +283,18 @@ async def explain(
     waits = order_story.waits
     step = next((step for step in order.steps if step.name == waits.step), None)
     letter: Letter | None = None
+    since: datetime | None = None
     if step is not None and is_failed(step):
         waits, letter = await _with_command(bus, order, waits, queues)
+        since = letter.left_since if letter else None
     elif step is not None:
         agents = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
-        message, letter = await _message(bus, order, step=step, queues=queues, agents=agents)
+        message, letter, since = await _message(bus, order, step=step, queues=queues, agents=agents)
         agent = waits.agent or _agent_of(letter, queues)
         waits = replace(waits, message=message, agent=agent, circuit=circuit_of(agent, circuits))
     postponed_since = left_since(journal)
-    if letter is not None and letter.left_since is not None:
-        waits = held(order, waits, letter.left_since)
+    if since is not None:
+        waits = held(order, waits, since)
     elif letter is None and postponed_since is not None:
         message = AwaitedMessage(text="none: the supervisor postpones it", since=postponed_since)
         waits = replace(waits, message=message)
@@ -326,19 +327,32 @@ async def _with_command(
 
 async def _message(
     bus: MessageBus | None, order: Order, *, step: StepRecord, queues: Queues, agents: set[str]
-) -> tuple[AwaitedMessage, Letter | None]:
-    """Look for the message that moves a step on."""
+) -> tuple[AwaitedMessage, Letter | None, datetime | None]:
+    """Look for the message that moves a step on.
+
+    It may be left to another instance, or another message of the order is, since the third value.
+    """
     if step.resting:
         text = "none: the supervisor sends one when the rest is over"
-        return AwaitedMessage(text=text), None
+        return AwaitedMessage(text=text), None, None
     if bus is None:
-        return AwaitedMessage(text="not looked for: no Service Bus namespace is configured"), None
+        text = "not looked for: no Service Bus namespace is configured"
+        return AwaitedMessage(text=text), None, None
     contents = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
     place = letters.place_of(order, step, contents.letters)
+    since = min(
+        (
+            letter.left_since
+            for letter in contents.letters
+            if letter.left_since and letter.order_id == order.order_id
+        ),
+        default=None,
+    )
     if place is None:
-        return AwaitedMessage(text=_in_no_queue(step, contents.problems, agents)), None
+        text = _in_no_queue(step, contents.problems, agents)
+        return AwaitedMessage(text=text), None, since
     letter, before = place
-    return replace(_message_in(letter), before=before), letter
+    return replace(_message_in(letter), before=before), letter, since
 
 
 def _message_in(letter: Letter) -> AwaitedMessage:
@@ -493,12 +507,16 @@ class OrderRow(Record, frozen=True):
 
 
 class FailedAlike(Record, frozen=True):
-    """The orders of a list that failed alike. ``why`` is the error of the first of them."""
+    """The orders of a list that failed alike, and how many of them are ``partly_undone``.
+
+    ``why`` is the error of the first of them, if possible of one in which nothing else failed.
+    """
 
     fingerprint: str
     count: int
     since: datetime | None
     why: str
+    partly_undone: int = 0
 
 
 class Beside(Record, frozen=True):
@@ -586,20 +604,21 @@ def _row_of_part(part: RejectedMessage) -> OrderRow:
 
 def groups_of(rows: Iterable[OrderRow]) -> list[FailedAlike]:
     """Return the failures of these orders by fingerprint, the most frequent first."""
-    counts: Counter[str] = Counter()
-    first_rows: dict[str, OrderRow] = {}
+    rows_by_fingerprint: dict[str, list[OrderRow]] = {}
     for row in rows:
         for fingerprint in row.fingerprints:
-            counts[fingerprint] += 1
-            first_rows.setdefault(fingerprint, row)
+            rows_by_fingerprint.setdefault(fingerprint, []).append(row)
     return [
         FailedAlike(
             fingerprint=fingerprint,
-            count=count,
-            since=first_rows[fingerprint].since,
-            why=first_rows[fingerprint].why,
+            count=len(members),
+            since=members[0].since,
+            why=min(members, key=lambda row: len(row.fingerprints)).why,
+            partly_undone=sum(row.undone_because is not None for row in members),
         )
-        for fingerprint, count in counts.most_common()
+        for fingerprint, members in sorted(
+            rows_by_fingerprint.items(), key=lambda item: -len(item[1])
+        )
     ]
 
 
@@ -658,7 +677,12 @@ async def list_of(
             rows += found_rows[: part.limit]
             continue
         if state == "running":
-            rows += [row_of(order, now) async for order in finding.each(store, part)]
+            unreadable: dict[str, str] = {}
+            rows += [row_of(order, now) async for order in finding.each(store, part, unreadable)]
+            rows += [
+                OrderRow(order_id=order_id, process_state=None, why=f"it cannot be read: {why}")
+                for order_id, why in unreadable.items()
+            ]
             continue
         summaries = await finding.newest_finished(store, part, now)
         rows += [row_of_summary(summary) for summary in summaries]
