@@ -46,6 +46,8 @@ from sas.operate.orders import OrderRow
 from sas.operate.record import Record
 from sas.ports import MessageBus, StateStore, UnavailableError
 
+EXAMPLES_MAX = 5
+"""Most orders that an answer names as examples."""
 ALERTS, REJECTED, DEAD_LETTERS = "alerts", "rejected", "dead-letters"
 PLACES = (ALERTS, REJECTED, DEAD_LETTERS)
 """The places that operators read. Any other place is a queue; NAME/dlq is its subqueue."""
@@ -53,8 +55,6 @@ SUBQUEUE = "/dlq"
 ALERT, REJECTED_ORDER, REJECTED_MESSAGE = "alert", "rejected order", "rejected message"
 DEAD_LETTER, MESSAGE = "dead letter", "message"
 """What a message is."""
-LEFT_NAMED_MAX = 3
-"""Orders that are named of those whose messages no instance can handle."""
 BODY_CHARACTERS = 200
 """So much of a body stands for the cause, if the message has none."""
 
@@ -232,10 +232,16 @@ async def count_queue(bus: MessageBus, name: str) -> QueueCount:
     waiting = [
         letter for letter in letters if letter.path == name and not letter.peeked.is_scheduled
     ]
-    put_aside = [(letter.since, cause) for letter in letters if (cause := _why_put_aside(letter))]
-    left_since = {
+    left_orders = {
         letter.order_id or "": since for letter in letters if (since := letter.left_since)
     }
+    causes = [
+        (letter.since, letter.rejected.description)
+        if letter.rejected
+        else (letter.since, why_given_up(letter.peeked.properties))
+        for letter in letters
+        if letter.rejected or letter in dead_letters
+    ]
     return QueueCount(
         queue=name,
         waiting=len(waiting),
@@ -244,25 +250,17 @@ async def count_queue(bus: MessageBus, name: str) -> QueueCount:
         oldest=min((letter.since for letter in letters), default=None),
         waiting_since=min(
             (
-                letter.peeked.enqueued_at
+                letter.peeked.enqueued_at  # one that was put back waits since it came again
                 for letter in waiting
-                if letter.alert is None and letter.rejected is None
+                if not (letter.rejected or letter.alert)
             ),
             default=None,
         ),
-        cause=max(put_aside)[1] if put_aside else "",
-        left_orders=tuple(filter(None, left_since))[:LEFT_NAMED_MAX],
-        left_since=min(left_since.values(), default=None),
+        cause=max(causes)[1] if causes else "",
+        left_orders=tuple(filter(None, left_orders))[:EXAMPLES_MAX],
+        left_since=min(left_orders.values(), default=None),
         problem=next(iter(contents.problems.values()), ""),
     )
-
-
-def _why_put_aside(letter: Letter) -> str:
-    """Return why a message was rejected or given up; an empty text if it was not."""
-    if letter.rejected is not None:
-        return letter.rejected.description
-    is_given_up = letter.path.endswith(DEAD_LETTER_SUBQUEUE)
-    return why_given_up(letter.peeked.properties) if is_given_up else ""
 
 
 # -- One row ----------------------------------------------------------------------------------

@@ -349,7 +349,8 @@ async def _message(
         default=None,
     )
     if place is None:
-        return AwaitedMessage(text=_in_no_queue(step, contents.problems, agents)), None, since
+        text = _in_no_queue(step, contents.problems, agents)
+        return AwaitedMessage(text=text), None, since
     letter, before = place
     return replace(_message_in(letter), before=before), letter, since
 

@@ -4,7 +4,8 @@
    wrote its index row.
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
    and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
-   A step that is late is explained by the incident that no scheduler claims steps.
+   A step that is late is explained by the incident that no scheduler claims steps, by a workflow
+   that no instance has, or by rows that cannot be read.
 3. **Problems** are sorted with the worst first: what stops all orders, then what waits for a
    person, then what ends by itself.
 """
