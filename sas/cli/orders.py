@@ -17,17 +17,17 @@ import typer
 from sas.cli import act, application, options, screen
 from sas.cli.options import value
 from sas.cli.screen import phrase, time_of
+from sas.cli.status import circuit_words
 from sas.cli.system import LiveSystem, run
 from sas.codec.payloads import decode_order
 from sas.codec.record import to_line
 from sas.config import read_payload_codec
-from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, lists, orders
 from sas.operate.commands import ActPlan, Intent
-from sas.operate.errors import UsageError
+from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
 from sas.operate.lists import OrderList
@@ -288,18 +288,15 @@ def show_order(
     """
     if content and not as_json:
         raise UsageError("--content needs --json: the text shows no content")
-    try:
-        check_order_id(order_id)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     workflows = application.workflows_if_any(app)
     operator = options.operator(by) if acknowledge else ""
 
     async def show(system: LiveSystem) -> int:
         store = await system.store()
-        order = await store.load(order_id)
         bus = await system.bus_if_any()
-        if order is None:
+        try:
+            order = await finding.load(store, order_id)
+        except NotPossibleError:
             queued = await orders.queued(bus, system.queues, order_id)
             if as_json:
                 screen.say(queued.line())
@@ -398,9 +395,7 @@ def _message(message: AwaitedMessage) -> str:
 def _circuit(circuit: Circuit | None) -> str:
     if circuit is None or not circuit.is_open:
         return "closed: calls go out"
-    until = f", {phrase('until', circuit.until)}" if circuit.until else ""
-    why_open = f": {circuit.why}" if circuit.why else ""
-    return f"{circuit.state} since {time_of(circuit.since)}{until}{why_open}"
+    return f"{circuit_words(circuit)}: {circuit.why}"
 
 
 def _error(error: StepError) -> str:

@@ -152,7 +152,8 @@ def _facts(answer: SystemStatus) -> Iterator[tuple[str, str]]:
     yield "last hour", _ended(answer)
     closed_count = len(answer.circuits) - len(answer.open_circuits)
     closed = f"{closed_count:,} closed" if closed_count else ""
-    circuits = [*map(_circuit, answer.open_circuits), closed]
+    circuits = [f"{circuit.agent} {circuit_words(circuit)}" for circuit in answer.open_circuits]
+    circuits.append(closed)
     yield from _lines("circuits", circuits if answer.circuits else ["none ever opened"])
     yield from _lines("queues", _queues(answer.queues))
 
@@ -185,13 +186,11 @@ def _ended(answer: SystemStatus) -> str:
     return f"more than {counts}" if is_cut else counts or "none"
 
 
-def _circuit(circuit: Circuit) -> str:
+def circuit_words(circuit: Circuit) -> str:
+    """Return the state of a circuit, since when it has it, and when a probe goes out or ends."""
     probe = "next probe" if circuit.state == "open" else "its probe ends"
     until = f", {probe} {time_of(circuit.until)}" if circuit.until else ""
-    return (
-        f"{circuit.agent} {circuit.state} since {time_of(circuit.since)}{until}, "
-        f"round {circuit.rounds}"
-    )
+    return f"{circuit.state} since {time_of(circuit.since)}{until}, round {circuit.rounds}"
 
 
 def _queues(counts: Sequence[QueueCount]) -> Iterator[str]:

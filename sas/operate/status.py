@@ -127,7 +127,6 @@ def status_of(
 ) -> SystemStatus:
     """Return the state of the system, and what is wrong with it. ``queues``: what lies in them."""
     failed_ids = {row.order_id for row in reading.in_error}
-    circuits = [_with_waiting(circuit, reading.incidents) for circuit in reading.circuits]
     oldest = reading.dues[0] if reading.dues else None
     status = SystemStatus(
         at=now,
@@ -139,22 +138,12 @@ def status_of(
         oldest_due=oldest.at if oldest else None,
         oldest_due_order=oldest.order_id if oldest else None,
         is_late=oldest is not None and oldest.at + LATE_AFTER < now,
-        circuits=tuple(sorted(circuits, key=lambda circuit: (not circuit.is_open, circuit.agent))),
+        circuits=tuple(
+            sorted(reading.circuits, key=lambda circuit: (not circuit.is_open, circuit.agent))
+        ),
         queues=tuple(queues),
     )
     return replace(status, problems=tuple(_problems(status, reading.incidents)))
-
-
-def _with_waiting(circuit: Circuit, active: Iterable[ActiveIncident]) -> Circuit:
-    """Return a circuit with the incidents *waiting* that it explains."""
-    scopes = [
-        incident.scope
-        for incident in active
-        if circuit.is_open
-        and incident.kind is AlertKind.WAITING
-        and incident.agent == circuit.agent
-    ]
-    return replace(circuit, waiting=tuple(scopes))
 
 
 # -- Queues -----------------------------------------------------------------------------------
@@ -207,7 +196,8 @@ def _problems(status: SystemStatus, active: Sequence[ActiveIncident]) -> Iterabl
     yield from (_of_incident(incident) for incident in incidents if incident.needs_you)
     yield from _in_error(status)
     yield from _left(status.queues)
-    yield from (_of_circuit(circuit) for circuit in status.open_circuits)
+    for circuit in status.open_circuits:
+        yield _of_circuit(circuit, [incident for incident in active if incident not in incidents])
     yield from (_of_incident(incident) for incident in incidents if not incident.needs_you)
 
 
@@ -290,8 +280,13 @@ def _of_incident(incident: ActiveIncident) -> Problem:
     )
 
 
-def _of_circuit(circuit: Circuit) -> Problem:
-    waiting = f" These wait: {'; '.join(circuit.waiting)}." if circuit.waiting else ""
+def _of_circuit(circuit: Circuit, explained: Iterable[ActiveIncident]) -> Problem:
+    scopes = [
+        incident.scope
+        for incident in explained
+        if incident.kind is AlertKind.WAITING and incident.agent == circuit.agent
+    ]
+    waiting = f" These wait: {'; '.join(scopes)}." if scopes else ""
     why = circuit.why.rstrip(".") or "its service failed"
     return Problem(
         kind=AlertKind.BREAKER_OPEN.value,

@@ -32,7 +32,6 @@ class Circuit(Record, frozen=True):
 
     ``since``: when it closed, or first opened. ``until``: when the next probe may go out (open), or
     when the probe is given up (half-open). ``rounds``: how often it opened since it last closed.
-    ``waiting`` has the scopes of the incidents *waiting* that it explains, if it is open.
     """
 
     agent: str
@@ -41,7 +40,6 @@ class Circuit(Record, frozen=True):
     until: datetime | None = None
     rounds: int = 0
     why: str = ""
-    waiting: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:

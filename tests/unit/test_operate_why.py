@@ -39,12 +39,6 @@ def waits_of(system: Kit, order_id: str = "O-1") -> why.Waits:
     return why.waits_for(order, system.clock.now(), agents=agents)
 
 
-async def test_the_story_of_an_order_that_went_well() -> None:
-    system = await night()
-    assert story_of(system, "10251").startswith("It is complete: every step is done, ")
-    assert waits_of(system, "10251").awaited == "Nothing: it is finished."
-
-
 async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
     system = kit(CHAIN)
     system.agents["payment"].then(RefusedError("card-declined", DECLINED))
@@ -53,10 +47,12 @@ async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
     assert story_of(system) == (
         f"It was undone because a step failed: {DECLINED}. Nothing of it is left."
     )
+    assert waits_of(system).awaited == "Nothing: it is finished."
 
 
 async def test_the_story_of_an_order_that_an_operator_undid_has_the_reason() -> None:
     system = await night()
+    assert story_of(system, "10251").startswith("It is complete: every step is done, ")
     message = command("undo", system.order("10251").seq, "w-1", "10251")
     await system.hand(replace(message, body=message.body[:-1] + b',"reason":"sold twice"}'))
     await system.drain()
