@@ -327,23 +327,24 @@ def test_a_journal_whose_beginning_was_removed_is_counted(night: Night) -> None:
 # -- Lists ------------------------------------------------------------------------------------
 
 
-def test_orders_that_failed_alike_are_one_group_and_the_rest_is_counted(night: Night) -> None:
-    night.fail("A", DECLINED)
-    night.fail("B", DECLINED)
-    night.fail("C", RefusedError("no-stock", "sold out"), agent="stock")
+def test_a_list_has_the_orders_in_error_and_what_else_there_is(night: Night) -> None:
     night.submit("done")
-    requested(night, "under-way")
+    night.fail("A", DECLINED)
+    night.fail("B", RefusedError("no-stock", "sold out"), agent="stock")
+    requested(night, "out")
     order_list = listed(night)
-    assert [row.order_id for row in order_list.rows] == ["A", "B", "C"]
-    assert [(group.fingerprint, group.count) for group in order_list.groups] == [
-        ("pay/card-declined", 2),
-        ("reserve/no-stock", 1),
-    ]
-    assert not order_list.is_cut
-    status = order_list.status
-    assert (status.in_error, status.under_way, status.ended) == (3, 1, {"Processed": 1})
+    assert [row.order_id for row in order_list.rows] == ["A", "B"]
     row = order_list.rows[0]
     assert (row.step, row.why) == ("pay", "card-declined: the card was declined")
+    assert (order_list.failed_count, order_list.is_cut) == (2, False)
+    status = order_list.status
+    assert (status.in_error, status.under_way, status.ended) == (2, 1, {"Processed": 1})
+    one_group = listed(night, fingerprint="pay/card-declined")
+    assert [group.count for group in one_group.groups] == [1]
+    assert [row.order_id for row in listed(night, "all").rows] == ["A", "B", "out", "done"]
+    assert [row.order_id for row in listed(night, "all", workflow="chain").rows] == ["out"]
+    since = night.system.clock.now() + timedelta(seconds=1)
+    assert listed(night, since=since).rows == ()
 
 
 def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night) -> None:
@@ -356,15 +357,6 @@ def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night
     ids = [row.order_id.partition("-")[0] for row in order_list.rows]
     assert ids == ["failed", "out", "done"]
     assert order_list.is_cut
-
-
-def test_a_list_of_every_state_begins_with_the_orders_in_error(night: Night) -> None:
-    night.submit("done")
-    night.fail("A", DECLINED)
-    requested(night, "under-way")
-    order_list = listed(night, "all")
-    assert [row.order_id for row in order_list.rows] == ["A", "under-way", "done"]
-    assert listed(night, "all", workflow="chain").rows[0].order_id == "under-way"
 
 
 def test_an_order_under_way_is_listed_with_what_each_open_step_waits_for(night: Night) -> None:

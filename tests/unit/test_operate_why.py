@@ -68,19 +68,6 @@ async def test_the_story_of_a_rejected_order_says_why() -> None:
     assert waits_of(system).awaited == "Nothing: the application corrects it and submits it again."
 
 
-async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_supervisor() -> None:
-    system = kit(CHAIN)
-    await system.submit()
-    assert waits_of(system).awaited == "A scheduler, to claim reserve."
-    await system.step(QUEUES.scheduler)
-    waits = waits_of(system)
-    assert waits.awaited == "The agent of reserve: the call is out, request 1."
-    assert (waits.agent, waits.at) == ("stock", system.order().complete_by)
-    await system.later(actors_kit.ALLOWED.total_seconds() + 61)
-    assert waits_of(system).awaited == "The supervisor, to look at reserve."
-    assert "Check that the function app runs" in waits_of(system).todo
-
-
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
     system = kit(CARE)
     system.agents["payment"].then(*[TransientError("down")] * 1000)
