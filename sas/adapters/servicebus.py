@@ -446,7 +446,7 @@ def explain(queue: str, error: ServiceBusError) -> str:
         case ServiceBusQuotaExceededError():
             advice = "It is full: check that its reader runs."
         case MessagingEntityDisabledError():
-            advice = "It is disabled: enable it."
+            return f"queue {queue}: It is disabled: enable it (set its status to Active)."
         case _:
             advice = "Check that the namespace (or the broker) is reachable."
     lines = str(error.message).strip().splitlines()

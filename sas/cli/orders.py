@@ -33,7 +33,7 @@ from sas.operate.journal import Fold
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, StepStory
 from sas.operate.rows import OrderRow
-from sas.operate.status import ENDED_MAX, SystemStatus
+from sas.operate.status import ENDED_MAX, IN_ERROR, SystemStatus
 from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, spelled
 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
@@ -157,7 +157,7 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
         number = answer.failed_count
         counts.update({group.fingerprint: group.count for group in answer.groups})
     elif is_mixed:
-        counts.update(row.process_state or "" for row in rows)
+        counts.update(row.process_state or "unreadable" for row in rows)
     condition = CONDITIONS.get(query.state, query.state.capitalize())
     title = f"{screen.count(number, 'order')} {condition}".rstrip()
     words = f": {finding.in_words(counts)}" if counts else ""
@@ -195,7 +195,7 @@ def _others(status: SystemStatus, state: str) -> Iterator[str]:
     if others and state != "all":
         options_text = f"--state {next(iter(others))}" if len(others) == 1 else "--all"
         yield f"{', '.join(others.values())}: sas list {options_text}"
-    problems = [problem for problem in status.problems if problem.kind != "error"]
+    problems = [problem for problem in status.problems if problem.about != IN_ERROR]
     if problems:
         things = screen.count(len(problems), "thing is", "things are")
         yield f"{things} wrong: {' '.join(problem.text for problem in problems)} See sas status"

@@ -142,8 +142,9 @@ def _drawn(answer: SystemStatus) -> RenderableType:
 def _problem_facts(problems: tuple[Problem, ...]) -> Iterator[tuple[str, str]]:
     for problem in problems:
         since = f"Since {time_of(problem.since)}. " if problem.since else ""
+        last_seen = f"Last seen {time_of(problem.last_seen)}. " if problem.last_seen else ""
         yield problem.kind, f"{problem.text} {problem.todo}".rstrip()
-        yield "", f"{since}{problem.command}".rstrip()
+        yield "", f"{since}{last_seen}{problem.command}".rstrip()
 
 
 def _facts(answer: SystemStatus) -> Iterator[tuple[str, str]]:

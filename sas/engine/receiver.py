@@ -189,7 +189,8 @@ class Receiver:
             if isinstance(outage, Mismatch):
                 await self._report(outage)
             elif isinstance(outage, OtherVersionError) and self._waits_long(delivery):
-                await self._report(StoreMismatchError(str(outage), "newer version"))
+                text = f"{outage}. Deploy it again"
+                await self._report(StoreMismatchError(text, outage.scope))
             # 4. Put back.
             if isinstance(outage, OtherVersionError) and LEFT_SINCE not in delivery.properties:
                 outage.put_back_with.setdefault(LEFT_SINCE, key_time(self.clock.now()))

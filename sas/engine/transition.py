@@ -148,7 +148,8 @@ class TransitionRunner:
             try:
                 change = self._change(order, trigger, decide)
             except UnknownWorkflowError as error:
-                raise OtherVersionError(f"order {order_id} waits for a deploy: {error}") from None
+                text = f"order {order_id} waits for a deploy: {error}"
+                raise OtherVersionError(text, *_workflow_of(order)) from None
             if change is None and order is None:
                 return ApplyResult.UNKNOWN_ORDER
             # 4 and 5. Commit and send.
@@ -301,3 +302,8 @@ class TransitionRunner:
 def backoff(attempt: int) -> float:
     """Return the pause after a conflict, in seconds: growing, with full jitter."""
     return random.uniform(0, min(0.02 * 2**attempt, 1.0))  # noqa: S311  jitter, no secret
+
+
+def _workflow_of(order: Order | None) -> tuple[str, ...]:
+    """Return what an incident says of the workflow that is missing, as a sweep names it."""
+    return (f"{order.details.workflow} version {order.details.version}",) if order else ()

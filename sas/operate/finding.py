@@ -12,7 +12,7 @@ from sas.domain.change import Due
 from sas.domain.ids import check_order_id
 from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
-from sas.ports import StateStore, Summary
+from sas.ports import CorruptOrderError, OtherVersionError, StateStore, Summary
 
 BATCH_ORDERS = 200
 """Orders that are loaded in one batch. Memory holds one batch of orders."""
@@ -89,27 +89,42 @@ def no_such_order(order_id: str) -> str:
     )
 
 
-async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    """Return the orders with these ids, without those that do not exist."""
+async def load_all(
+    store: StateStore, ids: Sequence[str], unreadable: dict[str, str] | None = None
+) -> list[Order]:
+    """Return the orders with these ids, without those that do not exist.
+
+    ``unreadable`` gets why an order cannot be read, by its id. Without it the first one raises.
+    """
     gate = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def fetch(order_id: str) -> Order | None:
         async with gate:
-            return await store.load(order_id)
+            try:
+                return await store.load(order_id)
+            except (CorruptOrderError, OtherVersionError) as error:
+                if unreadable is None:
+                    raise
+                unreadable[order_id] = str(error)
+                return None
 
     orders = await asyncio.gather(*(fetch(order_id) for order_id in ids))
     return [order for order in orders if order is not None]
 
 
-async def each(store: StateStore, query: OrderQuery) -> AsyncIterator[Order]:
+async def each(
+    store: StateStore, query: OrderQuery, unreadable: dict[str, str] | None = None
+) -> AsyncIterator[Order]:
     """Yield orders in Error, under way or Processed. Memory holds one batch of orders.
+
+    ``unreadable`` gets why an order cannot be read, by its id. Without it the first one raises.
 
     Orders in Error or Processed come in the order in which they came into this state. Of the orders
     under way, those come first that the supervisor looks at first.
     """
     remaining = query.limit
     async for ids in _candidates(store, query):
-        for order in await load_all(store, ids):
+        for order in await load_all(store, ids, unreadable):
             if _matches(order, query):
                 yield order
                 remaining -= 1

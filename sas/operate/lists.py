@@ -67,7 +67,12 @@ async def list_of(
         failed = [row for row in in_error if _matches(row, query)]
     if query.state in {"running", "all"}:
         under_way = replace(query, state="running")
-        running = [row_of(order, now) async for order in finding.each(store, under_way)]
+        unreadable: dict[str, str] = {}
+        running = [row_of(order, now) async for order in finding.each(store, under_way, unreadable)]
+        running += [
+            OrderRow(order_id=order_id, process_state=None, why=f"it cannot be read: {why}")
+            for order_id, why in unreadable.items()
+        ]
     if query.state not in {"error", "running"}:
         summaries = await finding.newest_finished(store, query, now)
         finished = [row_of_summary(summary) for summary in summaries]

@@ -46,6 +46,8 @@ from sas.operate.record import Record
 from sas.operate.rows import OrderRow
 from sas.ports import MessageBus, StateStore, UnavailableError
 
+EXAMPLES_MAX = 5
+"""Most orders that an answer names as examples."""
 ALERTS, REJECTED, DEAD_LETTERS = "alerts", "rejected", "dead-letters"
 PLACES = (ALERTS, REJECTED, DEAD_LETTERS)
 """The places that operators read. Any other place is a queue; NAME/dlq is its subqueue."""
@@ -117,8 +119,11 @@ class MessageList(Record, frozen=True, kw_only=True):
 class QueueCount(Record, frozen=True, kw_only=True):
     """How many messages a queue has, each number ``READ_MAX`` at most.
 
-    ``oldest`` is since when its oldest message waits, dead letters too. ``problem`` says why the
-    queue could not be read; then the numbers are 0.
+    ``oldest`` is since when its oldest message waits, dead letters too, and ``waiting_since`` since
+    when the oldest that a function may take. ``cause`` says why the newest message that was put
+    aside in it was. ``left_orders`` has some orders whose messages no instance can handle,
+    because none has their workflow, and ``left_since`` since when. ``problem`` says why the queue
+    could not be read; then the numbers are 0.
     """
 
     queue: str
@@ -126,6 +131,10 @@ class QueueCount(Record, frozen=True, kw_only=True):
     scheduled: int = 0
     dead_lettered: int = 0
     oldest: datetime | None = None
+    waiting_since: datetime | None = None
+    cause: str = ""
+    left_orders: tuple[str, ...] = ()
+    left_since: datetime | None = None
     problem: str = ""
 
 
@@ -219,14 +228,33 @@ async def count_queue(bus: MessageBus, name: str) -> QueueCount:
     """Return what lies in a queue and in its dead-letter subqueue."""
     contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE])
     letters = contents.letters
-    dead = sum(letter.path != name for letter in letters)
-    scheduled = sum(letter.path == name and letter.peeked.is_scheduled for letter in letters)
+    dead_letters = [letter for letter in letters if letter.path != name]
+    waiting = [
+        letter for letter in letters if letter.path == name and not letter.peeked.is_scheduled
+    ]
+    left_orders = {
+        letter.order_id or "": letter.left_since for letter in letters if letter.left_since
+    }
+    causes = [
+        (letter.since, letter.rejected.description)
+        if letter.rejected
+        else (letter.since, why_given_up(letter.peeked.properties))
+        for letter in letters
+        if letter.rejected or letter in dead_letters
+    ]
     return QueueCount(
         queue=name,
-        waiting=len(letters) - dead - scheduled,
-        scheduled=scheduled,
-        dead_lettered=dead,
+        waiting=len(waiting),
+        scheduled=len(letters) - len(dead_letters) - len(waiting),
+        dead_lettered=len(dead_letters),
         oldest=min((letter.since for letter in letters), default=None),
+        waiting_since=min(
+            (letter.since for letter in waiting if not (letter.rejected or letter.alert)),
+            default=None,
+        ),
+        cause=max(causes)[1] if causes else "",
+        left_orders=tuple(filter(None, left_orders))[:EXAMPLES_MAX],
+        left_since=min(left_orders.values(), default=None),
         problem=next(iter(contents.problems.values()), ""),
     )
 

@@ -224,17 +224,19 @@ async def explain(
     waits = order_story.waits
     step = next((step for step in order.steps if step.name == waits.step), None)
     letter: Letter | None = None
+    since: datetime | None = None
     if step is not None and is_failed(step):
         waits, letter = await _with_command(bus, order, waits, queues)
+        since = letter.left_since if letter else None
     elif step is not None:
         agents = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
-        message, letter = await _message(bus, order, step=step, queues=queues, agents=agents)
+        message, letter, since = await _message(bus, order, step=step, queues=queues, agents=agents)
         agent = waits.agent or _agent_of(letter, queues)
         waits = replace(waits, message=message, agent=agent, circuit=circuits.get(agent or ""))
     postponed_since = left_since(journal)
-    if letter is not None:
-        waits = held(order, waits, letter.left_since)
-    elif postponed_since is not None:
+    if since is not None:
+        waits = held(order, waits, since)
+    elif letter is None and postponed_since is not None:
         message = AwaitedMessage(text="none: the supervisor postpones it", since=postponed_since)
         waits = replace(waits, message=message)
     return dataclasses.replace(order_story, waits=waits)
@@ -258,19 +260,32 @@ async def _with_command(
 
 async def _message(
     bus: MessageBus | None, order: Order, *, step: StepRecord, queues: Queues, agents: set[str]
-) -> tuple[AwaitedMessage, Letter | None]:
-    """Look for the message that moves a step on."""
+) -> tuple[AwaitedMessage, Letter | None, datetime | None]:
+    """Look for the message that moves a step on.
+
+    It may be left to another instance, or another message of the order is, since the third value.
+    """
     if step.resting:
         text = "none: the supervisor sends one when the rest is over"
-        return AwaitedMessage(text=text), None
+        return AwaitedMessage(text=text), None, None
     if bus is None:
-        return AwaitedMessage(text="not looked for: no Service Bus namespace is configured"), None
+        text = "not looked for: no Service Bus namespace is configured"
+        return AwaitedMessage(text=text), None, None
     contents = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
     place = letters.place_of(order, step, contents.letters)
+    since = min(
+        (
+            letter.left_since
+            for letter in contents.letters
+            if letter.left_since and letter.order_id == order.order_id
+        ),
+        default=None,
+    )
     if place is None:
-        return AwaitedMessage(text=_in_no_queue(step, contents.problems, agents)), None
+        text = _in_no_queue(step, contents.problems, agents)
+        return AwaitedMessage(text=text), None, since
     letter, before = place
-    return replace(_in_queue(letter), before=before), letter
+    return replace(_in_queue(letter), before=before), letter, since
 
 
 def _in_queue(letter: Letter, what: str = "") -> AwaitedMessage:

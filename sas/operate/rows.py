@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -44,12 +43,16 @@ class OrderRow(Record, frozen=True):
 
 
 class FailedAlike(Record, frozen=True):
-    """The orders of a list that failed alike. ``why`` is the error of the first of them."""
+    """The orders of a list that failed alike, and how many of them are ``partly_undone``.
+
+    ``why`` is the error of the first of them, if possible of one in which nothing else failed.
+    """
 
     fingerprint: str
     count: int
     since: datetime | None
     why: str
+    partly_undone: int = 0
 
 
 def row_of(order: Order, now: datetime) -> OrderRow:
@@ -94,17 +97,21 @@ def row_of_summary(summary: Summary) -> OrderRow:
 
 def groups_of(rows: Iterable[OrderRow]) -> tuple[FailedAlike, ...]:
     """Return the failures of these orders by fingerprint, the most frequent first."""
-    pairs = [(fingerprint, row) for row in rows for fingerprint in row.fingerprints]
-    first_rows = dict(reversed(pairs))
-    return tuple(
+    rows_by_fingerprint: dict[str, list[OrderRow]] = {}
+    for row in rows:
+        for fingerprint in row.fingerprints:
+            rows_by_fingerprint.setdefault(fingerprint, []).append(row)
+    groups = [
         FailedAlike(
             fingerprint=fingerprint,
-            count=count,
-            since=first_rows[fingerprint].since,
-            why=first_rows[fingerprint].why,
+            count=len(members),
+            since=members[0].since,
+            why=min(members, key=lambda row: len(row.fingerprints)).why,
+            partly_undone=sum(row.undone_because is not None for row in members),
         )
-        for fingerprint, count in Counter(fingerprint for fingerprint, _ in pairs).most_common()
-    )
+        for fingerprint, members in rows_by_fingerprint.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: -group.count))
 
 
 async def rows_in_error(store: StateStore, since: datetime | None = None) -> list[OrderRow]:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from sas.ports import MessageBus, StateStore, Summary
 
 LATELY = timedelta(hours=1)
 """Orders that ended within this time count as ended lately."""
+IN_ERROR = "orders in Error"
+"""What a problem of failed orders is about."""
 ENDED_MAX = 2000
 """Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
@@ -46,7 +49,8 @@ class Problem(Record, frozen=True):
     """Something that is wrong now, in a sentence, and what to do about it.
 
     ``kind`` is that of an incident, or *late*, *queue*, *error*, *rejected*, *dead-lettered*.
-    ``about`` names its part of the system. ``command`` shows more.
+    ``about`` names its part of the system. ``command`` shows more. ``last_seen`` is that of an
+    incident: one that was repaired ends some time after it.
     """
 
     kind: str
@@ -55,6 +59,7 @@ class Problem(Record, frozen=True):
     todo: str
     needs_you: bool
     since: datetime | None = None
+    last_seen: datetime | None = None
     command: str = ""
 
 
@@ -69,6 +74,7 @@ class SystemStatus(Record, frozen=True):
     at: datetime
     problems: tuple[Problem, ...]
     in_error: int
+    partly_undone: int
     failures: tuple[FailedAlike, ...]
     under_way: int
     ended: dict[str, int]
@@ -132,6 +138,7 @@ def status_of(
         at=now,
         problems=(),
         in_error=len(reading.in_error),
+        partly_undone=sum(row.undone_because is not None for row in reading.in_error),
         failures=groups_of(reading.in_error),
         under_way=len({due.order_id for due in reading.dues} - failed_ids),
         ended=dict(Counter(summary.process_state.value for summary in reading.ended)),
@@ -191,8 +198,11 @@ def _problems(status: SystemStatus, active: Sequence[ActiveIncident]) -> Iterabl
     ]
     # 3. What stops all orders, then what waits for a person, then what ends by itself.
     yield from _unreadable(status.queues)
-    if AlertKind.NOT_PICKED_UP not in {incident.kind for incident in incidents}:
-        yield from _late(status)
+    kinds = {incident.kind for incident in incidents}
+    for problem in _not_runnable(status, kinds):
+        kinds.add(AlertKind.NOT_RUNNABLE)
+        yield problem
+    yield from _late(status, kinds)
     yield from (_of_incident(incident) for incident in incidents if incident.needs_you)
     yield from _in_error(status)
     yield from _left(status.queues)
@@ -215,57 +225,119 @@ def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
             kind="queue",
             about=", ".join(names),
             text=f"Queue{plural} {', '.join(names[:3])}{others} cannot be read: {reason}",
-            todo="If the app cannot read them either, their messages wait.",
+            todo="Unless the app can read what you cannot, messages wait. Nothing is lost.",
             needs_you=True,
             command="sas status --check",
         )
 
 
-def _late(status: SystemStatus) -> Iterable[Problem]:
-    if status.is_late:
+def _not_runnable(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
+    """Yield that messages wait for a workflow, unless an incident says so already."""
+    since = min((count.left_since for count in status.queues if count.left_since), default=None)
+    kind = AlertKind.NOT_RUNNABLE
+    if since is None or since + LATE_AFTER > status.at or kind in kinds:
+        return
+    order_ids = list(dict.fromkeys(name for count in status.queues for name in count.left_orders))
+    yield Problem(
+        kind=kind.value,
+        about=f"orders {', '.join(order_ids)}",
+        text=f"Orders wait for a workflow that no instance has: {', '.join(order_ids[:3])}.",
+        todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
+        needs_you=True,
+        since=since,
+        command=f"sas show {shlex.quote(order_ids[0])}" if order_ids else "",
+    )
+
+
+def _late(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
+    """Yield that the function app is late, as far as no other problem explains it."""
+    is_late = status.is_late and not kinds & _WHY_SUPERVISOR_LATE
+    waiting = {
+        count.queue: count.waiting_since
+        for count in status.queues
+        if count.waiting_since and count.waiting_since + LATE_AFTER < status.at
+    }
+    if kinds & _WHY_MESSAGES_WAIT:
+        waiting = {}
+    names, order_id = ", ".join(waiting), status.oldest_due_order or ""
+    parts = (
+        f"messages wait in {names}" * bool(waiting),
+        f"the supervisor has not looked at order {order_id}, which is due" * is_late,
+    )
+    moments = [*waiting.values(), *([status.oldest_due] if is_late and status.oldest_due else [])]
+    if moments:
         yield Problem(
             kind="late",
-            about=f"order {status.oldest_due_order}",
-            text="The supervisor is late: it has not looked at a step that is due.",
-            todo="Check that the function app runs: the supervisor looks within seconds.",
+            about=names or f"order {order_id}",
+            text=f"The function app is late: {', and '.join(filter(None, parts))}.",
+            todo="Check that it runs. If it does, it has too much to do: add instances.",
             needs_you=True,
-            since=status.oldest_due,
-            command=f"sas show {status.oldest_due_order}",
+            since=min(moments),
+            command=f"sas show {shlex.quote(order_id)}" if is_late else "",
         )
 
 
+_WHY_SUPERVISOR_LATE = {AlertKind.NOT_PICKED_UP, AlertKind.NOT_RUNNABLE, AlertKind.UNREADABLE}
+_WHY_MESSAGES_WAIT = {AlertKind.NOT_PICKED_UP, AlertKind.QUEUE_DELAY}
+
+
 def _in_error(status: SystemStatus) -> Iterable[Problem]:
-    if not status.in_error:
-        return
-    subject = "1 order is" if status.in_error == 1 else f"{status.in_error:,} orders are"
-    shown, others = status.failures[:3], len(status.failures) - 3
-    groups = ", ".join(f"{group.count:,} {group.fingerprint}" for group in shown)
-    more = f" and {others:,} more" if others > 0 else ""
-    yield Problem(
-        kind="error",
-        about="orders in Error",
-        text=f"{subject} in Error: {groups}{more}.",
-        todo="Repair the cause, then resubmit, skip or undo them.",
+    """Yield the orders that are partly undone, then the others in Error."""
+    undone = [group for group in status.failures if group.partly_undone]
+    others = [group for group in status.failures if group.count > group.partly_undone]
+    if undone:
+        yield _failed(
+            undone,
+            kind=AlertKind.UNDO_FAILED.value,
+            count=status.partly_undone,
+            what="partly undone, because an undo failed",
+            todo="Repair the cause and resubmit, or undo the step by hand and skip it.",
+        )
+    if others:
+        yield _failed(
+            others,
+            kind="error",
+            count=status.in_error - status.partly_undone,
+            what="in Error",
+            todo="Repair the cause, then resubmit, skip or undo them.",
+        )
+
+
+def _failed(
+    groups: Sequence[FailedAlike], *, kind: str, count: int, what: str, todo: str
+) -> Problem:
+    subject = "1 order is" if count == 1 else f"{count:,} orders are"
+    names = ", ".join(f"{group.count:,} {group.fingerprint}" for group in groups[:3])
+    more = f" and {len(groups) - 3:,} more" if len(groups) > 3 else ""
+    return Problem(
+        kind=kind,
+        about=IN_ERROR,
+        text=f"{subject} {what}: {names}{more}.",
+        todo=todo,
         needs_you=True,
-        since=min((group.since for group in status.failures if group.since), default=None),
+        since=min((group.since for group in groups if group.since), default=None),
         command="sas list",
     )
 
 
 def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
-    """Yield what lies in dead-letter subqueues."""
+    """Yield what was put aside: rejected messages, and dead letters."""
     for count in queues:
-        if count.dead_lettered:
-            lie = "dead letter lies" if count.dead_lettered == 1 else "dead letters lie"
-            yield Problem(
-                kind="dead-lettered",
-                about=f"queue {count.queue}",
-                text=f"{count.dead_lettered:,} {lie} in queue {count.queue}.",
-                todo="Look why, then send them again or remove them.",
-                needs_you=True,
-                since=count.oldest,
-                command="sas messages list dead-letters",
-            )
+        if not (count.cause or count.dead_lettered):
+            continue
+        total = count.dead_lettered or count.waiting
+        what = "dead letter" if count.dead_lettered else "rejected message"
+        subject = f"{total:,} {what} lies" if total == 1 else f"{total:,} {what}s lie"
+        newest = "" if total == 1 else "the newest: "
+        yield Problem(
+            kind="dead-lettered" if count.dead_lettered else "rejected",
+            about=f"queue {count.queue}",
+            text=_ended(f"{subject} in queue {count.queue}: {newest}{count.cause}"),
+            todo="Repair the cause, then send them again or remove them.",
+            needs_you=True,
+            since=count.oldest,
+            command=f"sas messages list {'dead-letters' if count.dead_lettered else 'rejected'}",
+        )
 
 
 def _of_incident(incident: ActiveIncident) -> Problem:
@@ -277,6 +349,7 @@ def _of_incident(incident: ActiveIncident) -> Problem:
         todo=_ended(todo),
         needs_you=incident.needs_you,
         since=incident.since,
+        last_seen=incident.last_seen,
     )
 
 

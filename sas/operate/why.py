@@ -134,7 +134,8 @@ def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
     others = f" ({len(failed_steps) - 1} more failed)" if len(failed_steps) > 1 else ""
     if step.undo_failed:
         return (
-            f"It is partly undone{_undone_because(journal)}: the undo of {step.name} failed{cause}."
+            f"It is partly undone: the undo of {step.name} failed{cause}{others}. "
+            f"The undo began{_undone_because(journal)}."
         )
     return f"It stopped at {step.name}{cause}{others}."
 
@@ -191,14 +192,21 @@ def waits_for(
                 )
             step = min(open_steps, key=lambda step: step.complete_by or now)
     agent = agents.get(step.number)
+    waits, circuit = waits_of(step, now), circuits.get(agent or "")
+    if circuit is not None and circuit.is_open and step.dispatched and not waits.needs_you:
+        waits = replace(
+            waits,
+            awaited=f"The service of agent {agent}: its circuit is {circuit.state}.",
+            then="A probe that succeeds closes it. Then the call goes out, and no failure counts.",
+        )
     return replace(
-        waits_of(step, now),
+        waits,
         at=step.complete_by,
         step=step.name,
         attempt=step.epoch,
         failure_count=step.failure_count,
         agent=agent,
-        circuit=circuits.get(agent or ""),
+        circuit=circuit,
         last_error=error_of(step),
     )
 

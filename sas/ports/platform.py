@@ -51,8 +51,13 @@ class OtherVersionError(UnavailableError):
     """Only an instance of another version can act on this message or due row.
 
     That instance has the order's workflow, or knows the format of a row or message. While a deploy
-    goes on, such an instance runs too, and takes the message.
+    goes on, such an instance runs too, and takes the message. ``scope`` names what is missing: the
+    incidents of one version that is missing are one.
     """
+
+    def __init__(self, text: str, scope: str = "newer version") -> None:
+        super().__init__(text)
+        self.scope = scope
 
 
 def check_format(number: object, name: str, newest: int = FORMAT) -> None:

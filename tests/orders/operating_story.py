@@ -19,6 +19,7 @@ import pytest
 
 from sas.cli import application
 from sas.cli.main import main
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.features.version_check import Versions
 from sas.ports import Message, Peeked, RefusedError
 from tests.sample import BUSINESS, WORKFLOWS
@@ -119,7 +120,7 @@ async def _versions(story: Story) -> None:
 
 
 BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
-    "list": _start,
+    "status": _start,
     "skip 10250 --seq 4 --yes": _bob_was_here,
     "undo 10249 --yes --wait 1": _scheduler_stops,
     "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
@@ -134,6 +135,7 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
     checks: dict[str, Any] = {CARE: BUSINESS.checks[CARE, 1]}
     night = Story(kit(*WORKFLOWS, **checks))
+    night.system.bus.declare(*(name + DEAD_LETTER_SUBQUEUE for name in night.system.bus.queues))
     for name, result in RESULTS.items():
         night.system.agents[name].result = result
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))

@@ -11,16 +11,30 @@ from sas.cli.main import verbs
 from sas.domain.messages import AlertKind, Verb
 from tests.orders.operating_story import Story, without_ids
 from tests.orders.operating_story import story as story  # noqa: PLC0414  a fixture
+from tests.unit import test_nights
 from tests.unit.cli_kit import shown_in
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 
 
+NIGHTS = re.findall(r"^\| ([A-Z][\w ]+) \| (.+?) \|", GUIDE, re.MULTILINE)
+"""Each night of the page, and what is seen of it."""
+
+
 def test_every_kind_of_alert_has_its_line_and_no_other() -> None:
-    table = GUIDE[GUIDE.index("## An alert has come") : GUIDE.index("## Look")]
-    assert set(re.findall(r"^\| `([a-z-]+)`(?: \*)? \|", table, re.MULTILINE)) - {"kind"} == {
-        kind.value for kind in AlertKind
-    }
+    named = {kind for _, signs in NIGHTS for kind in re.findall(r"`([a-z-]+)`", signs)}
+    table = GUIDE[GUIDE.index("Other alerts:") : GUIDE.index("## Set up")]
+    others = set(re.findall(r"^\| `([a-z-]+)`(?: \*)? \|", table, re.MULTILINE)) - {"kind"}
+    assert named & others == set()
+    assert named | others == {kind.value for kind in AlertKind}
+
+
+def test_each_night_is_played_by_a_test_and_no_other_is() -> None:
+    tests = [name.removeprefix("test_") for name in vars(test_nights) if name.startswith("test_")]
+    nights = [night.lower().replace(" ", "_") for night, _ in NIGHTS]
+    assert [[test for test in tests if test.startswith(f"{night}_")] for night in nights] == [
+        [test] for test in tests
+    ]
 
 
 def test_every_verb_of_the_operator_is_explained() -> None:

@@ -239,6 +239,7 @@ def kit(
     kept_orders: KeptOrders | None = None,
     inline: Collection[str] = (),
     results: Mapping[str, type] | None = None,
+    circuit: BreakerPolicy | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -269,7 +270,7 @@ def kit(
     config = settings(
         instance,
         queues=queues,
-        circuit=BreakerPolicy(failures_max=0),
+        circuit=circuit or BreakerPolicy(failures_max=0),
         callback_keys=callback_keys,
         payload_codec=codec,
         deploy_wait=deploy_wait,

@@ -399,5 +399,5 @@ async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_
     await door.clock.advance(300)
     message = await door.next()
     assert await door.receive(message) is None
-    assert door.reports == ["a message has format 2"]
+    assert door.reports == ["a message has format 2. Deploy it again"]
     assert "sas_left_since" in (await door.next()).properties, "the report changes no copy"
