@@ -15,23 +15,31 @@ from typing import Annotated, Literal, TextIO
 import typer
 
 from sas.cli import act, application, options, screen
+from sas.cli.options import value
 from sas.cli.screen import phrase, time_of
+from sas.cli.status import circuit_words
 from sas.cli.system import LiveSystem, run
 from sas.codec.payloads import decode_order
-from sas.codec.record import record_of, to_line
+from sas.codec.record import to_line
 from sas.config import read_payload_codec
-from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
+from sas.domain.order import Order
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, orders
-from sas.operate.commands import ActPlan, Intent, OrderCommand
+from sas.operate import finding, lists, orders
+from sas.operate.commands import ActPlan, Intent
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
-from sas.operate.orders import COUNTED_MAX, Beside, OrderList, OrderRow, OrderStory, QueuedOrder
+from sas.operate.lists import OrderList
+from sas.operate.orders import OrderStory, QueuedOrder, StepStory
+from sas.operate.rows import OrderRow
+from sas.operate.status import ENDED_MAX, IN_ERROR, SystemStatus
 from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, spelled
 
 State = Literal["error", "running", "finished", "processed", "compensated", "rejected"]
+Acknowledge = Annotated[
+    bool, typer.Option("--acknowledge", help="Note that you have seen that it is in Error.")
+]
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
 CONDITIONS = {"error": "in Error", "running": "under way", "finished": "finished", "all": ""}
@@ -43,42 +51,25 @@ def list_orders(  # noqa: PLR0913  one for each option
     *,
     state: Annotated[
         State | None,
-        typer.Option(
-            metavar="STATE",
-            help="error, running, finished, processed, compensated or rejected.",
-            show_default="error",
-        ),
+        value("STATE", "error (default), running, finished, processed, compensated or rejected."),
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Orders in every state, those in Error first.")
     ] = False,
     since: options.Since = None,
-    workflow: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only orders of this workflow.", show_default=False),
-    ] = None,
+    workflow: Annotated[str | None, value("NAME", "Only orders of this workflow.")] = None,
     fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP/CODE", help="Only orders that failed in this way.", show_default=False
-        ),
+        str | None, value("STEP/CODE", "Only orders that failed in this way.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many.")
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most so many of a state.")
     ] = 50,
     as_json: options.Json = False,
-    acknowledge: Annotated[
-        bool,
-        typer.Option("--acknowledge", help="Note that you have seen that these are in Error."),
-    ] = False,
+    acknowledge: Acknowledge = False,
     by: options.By = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write all finished orders with content and journal to FILE (- is stdout).",
-            show_default=False,
-        ),
+        value("FILE", "Write all finished orders with content and journal to FILE (- is stdout)."),
     ] = None,
     older_than: Annotated[
         float | None,
@@ -87,7 +78,6 @@ def list_orders(  # noqa: PLR0913  one for each option
             min=0,
             max=36_500,
             help="With --to: only those that finished so many days ago.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -109,8 +99,7 @@ def list_orders(  # noqa: PLR0913  one for each option
     if to is not None:
         if state or is_all or since or workflow or fingerprint or acknowledge:
             raise UsageError("--to writes all finished orders: it goes with --older-than only")
-        days = timedelta(days=older_than or 0)
-        run(partial(_export, name=to, age=days, as_json=as_json))
+        run(partial(_export, name=to, age=timedelta(days=older_than or 0), as_json=as_json))
     if older_than is not None:
         raise UsageError("--older-than goes with --to FILE")
     if state and is_all:
@@ -134,51 +123,46 @@ def list_orders(  # noqa: PLR0913  one for each option
 async def _list(system: LiveSystem, *, query: OrderQuery, operator: str, as_json: bool) -> int:
     store = await system.store()
     bus = await system.bus_if_any() if query.state == "rejected" else None
-    order_list = await orders.list_of(store, bus, query, queues=system.queues, now=screen.now())
+    answer = await lists.list_of(store, bus, query, queues=system.queues, now=screen.now())
     if as_json:
-        for row in order_list.rows:
+        for row in answer.rows:
             screen.say(row.line())
     else:
-        _print_list(order_list, query)
-        for line in _beside(await orders.beside(store, query.state, screen.now())):
+        _print_list(answer, query)
+        for line in _others(answer.status, query.state):
             screen.sentence(line)
-    if order_list.problem:
-        screen.complain(f"sas: {order_list.problem}")
+    if answer.problem:
+        screen.complain(f"sas: {answer.problem}")
     if operator:
-        return await _acknowledge(system, order_list.rows, operator)
-    return 1 if order_list.problem else 0
+        order_ids = [row.order_id for row in answer.rows if row.acknowledged_by is None]
+        return await _acknowledge(system, order_ids, operator)
+    return 1 if answer.problem else 0
 
 
-def _print_list(order_list: OrderList, query: OrderQuery) -> None:
-    rows = order_list.rows
+def _print_list(answer: OrderList, query: OrderQuery) -> None:
+    rows, is_mixed = answer.rows, query.state in MIXED_STATES
     if rows:
         columns = {
             "Since": [time_of(row.since) for row in rows],
             "Order": [row.order_id for row in rows],
             "Workflow": [_workflow(row) for row in rows],
-            "State": [row.process_state or "" for row in rows],
+            "State": [row.process_state or "" for row in rows if is_mixed],
             "Step": [row.step for row in rows],
             "Why": [_why(row) for row in rows],
         }
-        if query.state not in MIXED_STATES:
-            del columns["State"]
         columns = {name: cells for name, cells in columns.items() if any(cells) or name == "Why"}
         screen.table(list(columns), zip(*columns.values(), strict=True), folds="Why")
+    number, counts = len(rows), Counter[str]()
+    if query.state == "error":
+        number = answer.failed_count
+        counts.update({group.fingerprint: group.count for group in answer.groups})
+    elif is_mixed:
+        counts.update(row.process_state or "unreadable" for row in rows)
     condition = CONDITIONS.get(query.state, query.state.capitalize())
-    counts = (
-        [f"{group.count:,} {group.fingerprint}" for group in order_list.groups[:10]]
-        if query.state == "error"
-        else [
-            f"{count:,} {name or 'unreadable'}"
-            for name, count in Counter(row.process_state for row in rows).items()
-        ]
-        if query.state in MIXED_STATES
-        else []
-    )
-    number = order_list.failed_count if query.state == "error" else len(rows)
     title = f"{screen.count(number, 'order')} {condition}".rstrip()
-    note = f" (the first {query.limit:,}; --limit shows more)" if order_list.is_cut else ""
-    screen.sentence(title + (f": {', '.join(counts)}" if counts else "") + note)
+    words = f": {finding.in_words(counts)}" if counts else ""
+    more = f" (the first {query.limit:,}; --limit shows more)" if answer.is_cut else ""
+    screen.sentence(f"{title}{words}{more}")
 
 
 def _workflow(row: OrderRow) -> str:
@@ -197,43 +181,40 @@ def _why(row: OrderRow) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _beside(beside: Beside) -> Iterator[str]:
+def _others(status: SystemStatus, state: str) -> Iterator[str]:
     """Yield what else there is, with the command that shows it."""
-    counts = {
-        "error": (beside.in_error, "in Error"),
-        "running": (beside.under_way, "under way"),
-        "finished": (beside.finished_lately, "finished in the last hour"),
+    ended_count = sum(status.ended.values())
+    more = " or more" if ended_count >= ENDED_MAX else ""
+    texts: dict[str, tuple[int, str]] = {
+        "error": (status.in_error, f"{status.in_error:,} in Error"),
+        "running": (status.under_way, f"{status.under_way:,} under way"),
+        "finished": (ended_count, f"{ended_count:,}{more} finished in the last hour"),
     }
-    others = {
-        state: f"{number:,}{' or more' * (number == COUNTED_MAX)} {words}"
-        for state, (number, words) in counts.items()
-        if number
-    }
-    if others:
+    texts.pop(state if state in {"error", "running"} else "finished")
+    others = {name: text for name, (count, text) in texts.items() if count}
+    if others and state != "all":
         options_text = f"--state {next(iter(others))}" if len(others) == 1 else "--all"
         yield f"{', '.join(others.values())}: sas list {options_text}"
-    if beside.incidents:
-        number = len(beside.incidents)
-        verb = "incident is" if number == 1 else "incidents are"
-        yield f"{number:,} {verb} active: {'; '.join(beside.incidents)}: sas status"
+    problems = [problem for problem in status.problems if problem.about != IN_ERROR]
+    if problems:
+        things = screen.count(len(problems), "thing is", "things are")
+        yield f"{things} wrong: {' '.join(problem.text for problem in problems)} See sas status"
 
 
-async def _acknowledge(system: LiveSystem, rows: Sequence[OrderRow], operator: str) -> int:
+async def _acknowledge(system: LiveSystem, order_ids: Sequence[str], operator: str) -> int:
     """Note that an operator has seen that these orders are in Error; return the exit code."""
-    intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
-    order_ids = [row.order_id for row in rows if row.acknowledged_by is None]
-    order_commands = [
-        OrderCommand(
-            order_id=order.order_id, verb=intent.verb, seq=order.seq, urgent=order.details.urgent
-        )
-        for order in await finding.load_all(await system.store(), order_ids)
-    ]
-    run = await act.carry_out(ActPlan(intent=intent, commands=order_commands), system)
-    problems = [result for result in run.results if result.problem]
-    for result in problems:
-        screen.complain(f"sas: order {result.order_id}: {result.problem}")
-    number = screen.count(run.sent - len(problems), "order")
-    screen.complain(f"{operator} has seen {number} in Error: it is in the journal")
+    plan = ActPlan(intent=Intent(verb=Verb.ACKNOWLEDGE, by=operator))
+    for order in await finding.load_all(await system.store(), order_ids):
+        plan.add(order)
+    results = (await act.carry_out(plan, system)).results
+    problems = {act.order_id: act.problem for act in plan.others}
+    problems |= {result.order_id: result.problem for result in results if result.problem}
+    for order_id, problem in problems.items():
+        screen.complain(f"sas: order {order_id}: {problem}")
+    number = sum(not result.problem for result in results)
+    screen.complain(
+        f"{operator} has seen {screen.count(number, 'order')} in Error: it is in the journal"
+    )
     return 1 if problems else 0
 
 
@@ -241,7 +222,7 @@ async def _export(system: LiveSystem, *, name: str, age: timedelta, as_json: boo
     store = await system.store()
     count = 0
     with _writing(name) as file:
-        async for lines in orders.export_lines(store, screen.now() - age):
+        async for lines in lists.export_lines(store, screen.now() - age):
             file.writelines(f"{line}\n" for line in lines)
             count += len(lines)
     if as_json and name != "-":
@@ -290,10 +271,7 @@ def show_order(
         bool,
         typer.Option("--content", help="With --json: also content and results (may be personal)."),
     ] = False,
-    acknowledge: Annotated[
-        bool,
-        typer.Option("--acknowledge", help="Note that you have seen that the order is in Error."),
-    ] = False,
+    acknowledge: Acknowledge = False,
     by: options.By = None,
     app: options.App = None,
 ) -> None:
@@ -310,72 +288,55 @@ def show_order(
     """
     if content and not as_json:
         raise UsageError("--content needs --json: the text shows no content")
-    try:
-        check_order_id(order_id)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     workflows = application.workflows_if_any(app)
     operator = options.operator(by) if acknowledge else ""
 
     async def show(system: LiveSystem) -> int:
         store = await system.store()
-        order = await store.load(order_id)
         bus = await system.bus_if_any()
-        if order is None:
+        try:
+            order = await finding.load(store, order_id)
+        except NotPossibleError:
             queued = await orders.queued(bus, system.queues, order_id)
-            screen.say(queued.line()) if as_json else _print_queued(queued)
+            if as_json:
+                screen.say(queued.line())
+            else:
+                _print_waits(order_id, queued.process_state, queued)
             return 0
-        intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
-        if operator and (reason := commands.refusal(order, intent)):
-            raise NotPossibleError(f"acknowledge of order {order_id} is not possible: {reason}")
-        rows = await store.journal(order_id)
         story = await orders.explain(
             store,
             bus,
             order,
-            rows,
+            await store.journal(order_id),
             queues=system.queues,
             now=screen.now(),
             workflows=workflows,
         )
-        if content:
-            complete_order = await ClaimCheck(store).fetch_all(order)
-            order = decode_order(complete_order, read_payload_codec(os.environ))
         if as_json:
-            members = {"Story": story.story, "Waits": story.waits, "Acts": story.acts}
-            screen.say(to_line(record_of(order, rows, content=content) | members))
+            whole = await ClaimCheck(store).fetch_all(order) if content else None
+            screen.say(story.line(whole and decode_order(whole, read_payload_codec(os.environ))))
         else:
             _print_story(story, journal=journal)
-        if operator:
-            return await _acknowledge(system, [orders.row_of(order, screen.now())], operator)
-        return 0
+        return await _acknowledge(system, [order_id], operator) if operator else 0
 
     run(show)
 
 
-def _print_queued(order: QueuedOrder) -> None:
-    screen.sentence(f"{order.order_id} is {order.process_state}. {order.story}")
-    rejected = order.process_state != orders.SUBMITTED
-    screen.facts(
-        [
-            *_waits(order.waits),
-            ("reason", order.reason or ""),
-            ("rejected", time_of(order.rejected_at) if rejected else ""),
-            ("from", order.source_queue or ""),
-            ("correlation", order.correlation_id or ""),
-        ]
-    )
+def _print_waits(order_id: str, state: str, answer: OrderStory | QueuedOrder) -> None:
+    """Print what happened to an order, and what it waits for."""
+    screen.sentence(f"{order_id} is {state}. {answer.story}")
+    screen.facts(_waits(answer.waits))
 
 
-def _print_story(order: OrderStory, *, journal: bool) -> None:
-    screen.sentence(f"{order.order_id} is {order.process_state}. {order.story}")
-    screen.facts(_waits(order.waits))
-    if order.acts:
+def _print_story(story: OrderStory, *, journal: bool) -> None:
+    order = story.order
+    _print_waits(order.order_id, order.process_state.value, story)
+    if story.acts:
         screen.say("")
         screen.table(
             ("You can",),
-            [(act.command,) for act in order.acts],
-            below=[[act.effect] for act in order.acts],
+            [(act.command,) for act in story.acts],
+            below=[[act.effect] for act in story.acts],
         )
     screen.say("")
     screen.facts(_head(order))
@@ -385,25 +346,23 @@ def _print_story(order: OrderStory, *, journal: bool) -> None:
         [
             (
                 step.name,
-                step.process_state,
+                step.process_state.value,
                 str(step.failure_count),
                 time_of(step.complete_by),
-                step.undo or "-",
+                step.undo.value,
             )
             for step in order.steps
         ],
-        below=[list(_below(step)) for step in order.steps],
+        below=[list(_below(step)) for step in story.steps],
     )
     screen.say("")
     if not journal:
-        screen.sentence(
-            f"Its journal has {screen.count(order.rows, 'row')}: "
-            f"sas show {order.order_id} --journal"
-        )
+        rows = screen.count(story.journal[-1].seq if story.journal else 0, "row")
+        screen.sentence(f"Its journal has {rows}: sas show {order.order_id} --journal")
         return
-    if order.rows_removed:
-        screen.sentence(f"(journal rows 1 to {order.rows_removed} were removed)")
-    screen.sentence(*(line for fold in order.journal for line in _journal_lines(fold)))
+    if story.rows_removed:
+        screen.sentence(f"(journal rows 1 to {story.rows_removed} were removed)")
+    screen.sentence(*(line for fold in story.folds for line in _journal_lines(fold)))
 
 
 def _waits(waits: Waits) -> list[tuple[str, str]]:
@@ -436,9 +395,7 @@ def _message(message: AwaitedMessage) -> str:
 def _circuit(circuit: Circuit | None) -> str:
     if circuit is None or not circuit.is_open:
         return "closed: calls go out"
-    until = f", {phrase('until', circuit.until)}" if circuit.until else ""
-    why_open = f": {circuit.why}" if circuit.why else ""
-    return f"{circuit.state} since {time_of(circuit.since)}{until}{why_open}"
+    return f"{circuit_words(circuit)}: {circuit.why}"
 
 
 def _error(error: StepError) -> str:
@@ -446,18 +403,21 @@ def _error(error: StepError) -> str:
     return f"{error.code}: {error.message}{attempt}"
 
 
-def _head(order: OrderStory) -> list[tuple[str, str]]:
-    urgent = ", urgent" if order.urgent else ""
-    correlation = f"correlation {order.correlation_id}"
-    correlation = correlation if order.correlation_id else "no correlation id"
+def _head(order: Order) -> list[tuple[str, str]]:
+    details = order.details
+    correlation = f"correlation {details.correlation_id}"
+    correlation = correlation if details.correlation_id else "no correlation id"
     return [
-        ("workflow", f"{order.workflow} version {order.version}{urgent}"),
-        ("submitted", time_of(order.submitted_at)),
+        (
+            "workflow",
+            f"{details.workflow} version {details.version}{', urgent' * details.urgent}",
+        ),
+        ("submitted", time_of(details.submitted_at)),
         ("LockedBy", order.locked_by or "-"),
         ("CompleteBy", time_of(order.complete_by)),
         ("FailureCount", str(order.failure_count)),
         ("seq", str(order.seq)),
-        ("answers to", f"{order.reply_queue}, {correlation}"),
+        ("answers to", f"{details.reply_queue}, {correlation}"),
         ("stopped", time_of(order.stopped_at) if order.stopped_at else ""),
         ("deadline", time_of(order.deadline) if order.deadline else ""),
         ("seen by", order.acknowledged_by or ""),
@@ -465,18 +425,19 @@ def _head(order: OrderStory) -> list[tuple[str, str]]:
     ]
 
 
-def _below(step: orders.StepStory) -> Iterator[str]:
+def _below(step: StepStory) -> Iterator[str]:
     """Yield the lines below a step: its error, the last attempt, what it waits for, its agent."""
-    if step.error:
-        yield f"{step.error.code}: {step.error.message}"
+    record = step.record
+    if record.error:
+        yield f"{record.error.code}: {record.error.message}"
     if step.last_error:
         yield f"last error: {_error(step.last_error)}"
-    if step.awaited:
-        yield f"waits for: {step.awaited}"
-    if step.locked_by:
-        yield f"LockedBy {step.locked_by}"
-    if step.route:
-        yield f"with agent number {step.route + 1} of the step"
+    if step.waits:
+        yield f"waits for: {step.waits.awaited}"
+    if record.locked_by:
+        yield f"LockedBy {record.locked_by}"
+    if record.call.route:
+        yield f"with agent number {record.call.route + 1} of the step"
 
 
 def _journal_lines(fold: Fold) -> Iterator[str]:
@@ -491,5 +452,4 @@ def _journal_lines(fold: Fold) -> Iterator[str]:
     changes = f"  {', '.join(row.changes)}" if row.changes else ""
     yield f"{start}  {row.what:<16} by {row.by}{reason}{changes}"
     for message in row.messages:
-        until = f", {phrase('by', message.complete_by)}" if message.complete_by else ""
-        yield f"        -> {message.text}{until}"
+        yield f"        -> {message}"

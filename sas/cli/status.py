@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +15,13 @@ import typer
 from sas.cli import application, options, screen, system
 from sas.cli.screen import time_of
 from sas.cli.system import LiveSystem, read_bus, read_storage
-from sas.config import SettingError
 from sas.features.circuit_breaker.guard import breakers
 from sas.operate import checks, letters
 from sas.operate.checks import Check
-from sas.operate.errors import CommandError, UsageError
+from sas.operate.errors import UsageError
 from sas.operate.messages import QueueCount
 from sas.operate.status import (
     ENDED_MAX,
-    CircuitStatus,
     Problem,
     SystemStatus,
     is_forbidden,
@@ -31,12 +30,14 @@ from sas.operate.status import (
     read_system,
     status_of,
 )
+from sas.operate.why import Circuit
 from sas.ports import StoreUnavailableError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GROUPS_SHOWN_MAX = 5
+FOLLOW_EVERY_S = 2.0
 QUEUES = "the queues of Service Bus"
 
 
@@ -45,12 +46,6 @@ def status(
     follow: Annotated[
         bool, typer.Option("--follow", help="Look again and again, until Ctrl-C.")
     ] = False,
-    every: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.1, max=3600, help="With --follow: between two looks."
-        ),
-    ] = 2.0,
     check: Annotated[
         bool, typer.Option("--check", help="Check settings, clock, reach and rights instead.")
     ] = False,
@@ -61,7 +56,7 @@ def status(
 
     \b
     sas status
-    sas status --follow --every 10
+    sas status --follow
     sas status --check
 
     Below it: orders in Error, under way and ended in the last hour,
@@ -74,60 +69,43 @@ def status(
     if check and follow:
         raise UsageError("--check looks once: give --follow or --check")
     if check:
-        work: Callable[[LiveSystem], Awaitable[int]] = partial(_check, app=app, as_json=as_json)
-    else:
-        pause_s = every if follow else None
-        work = partial(_show, app=app, pause_s=pause_s, as_json=as_json)
-    system.run(work)
+        system.run(partial(_check, app=app, as_json=as_json))
+    system.run(partial(_show, app=app, follow=follow, as_json=as_json))
 
 
 # -- What is wrong ----------------------------------------------------------------------------
 
 
-async def _show(place: LiveSystem, *, app: str | None, pause_s: float | None, as_json: bool) -> int:
-    app_agents = application.agents_if_any(app)
+async def _show(place: LiveSystem, *, app: str | None, follow: bool, as_json: bool) -> int:
+    """Look and show; with ``follow`` until this is cancelled, also while the table is away."""
+    agents = application.agents_if_any(app)
+    with _display(follow=follow, as_json=as_json) as show:
+        while True:
+            screen.begin()
+            try:
+                show(await _look(place, agents))
+            except StoreUnavailableError as error:
+                if not follow:
+                    raise
+                screen.complain(f"sas: {error} Looking again")
+            if not follow:
+                return 0
+            place.waits_for = ""
+            await asyncio.sleep(FOLLOW_EVERY_S)
 
-    async def look() -> SystemStatus:
-        return await _look(place, app_agents)
 
-    if pause_s is None:
-        answer = await look()
-        if as_json:
-            screen.say(answer.line())
-        else:
-            screen.show(_drawn(answer))
-    elif as_json or not screen.is_terminal():
-        await _again(
-            place,
-            look,
-            pause_s,
-            lambda answer: screen.say(answer.line() if as_json else _line(answer)),
-        )
+@contextmanager
+def _display(*, follow: bool, as_json: bool) -> Iterator[Callable[[SystemStatus], None]]:
+    """Yield what shows a look: as JSON, as a screen, or as a live screen."""
+    if as_json:
+        yield lambda answer: screen.say(answer.line())
+    elif not follow or not screen.is_terminal():
+        yield lambda answer: screen.show(_drawn(answer))
     else:
         from rich.live import Live  # noqa: PLC0415  # slow to import
 
         with Live(console=screen.console(), auto_refresh=False) as live:
-            await _again(
-                place, look, pause_s, lambda answer: live.update(_drawn(answer), refresh=True)
-            )
-    return 0
-
-
-async def _again(
-    place: LiveSystem,
-    look: Callable[[], Awaitable[SystemStatus]],
-    pause_s: float,
-    show: Callable[[SystemStatus], None],
-) -> None:
-    """Look and show until this is cancelled, also while the table is away."""
-    while True:
-        screen.begin()
-        try:
-            show(await look())
-        except StoreUnavailableError as error:
-            screen.complain(f"sas: {error} Looking again")
-        place.waits_for = ""
-        await asyncio.sleep(pause_s)
+            yield lambda answer: live.update(_drawn(answer), refresh=True)
 
 
 async def _look(place: LiveSystem, app_agents: set[str]) -> SystemStatus:
@@ -143,15 +121,6 @@ async def _look(place: LiveSystem, app_agents: set[str]) -> SystemStatus:
         return status_of(reading, screen.now(), await counting)
     finally:
         counting.cancel()
-
-
-def _line(answer: SystemStatus) -> str:
-    """Return a look as one line, for a pipe."""
-    kinds = Counter(problem.kind for problem in answer.problems)
-    problems = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-    under_way = f"{answer.under_way:,} under way{_first_due(answer)}"
-    parts = (f"{answer.in_error:,} in Error", under_way, f"ended {_ended(answer)}")
-    return f"{time_of(answer.at)}  {problems or 'nothing is wrong'}; {'; '.join(parts)}"
 
 
 def _drawn(answer: SystemStatus) -> RenderableType:
@@ -179,17 +148,30 @@ def _problem_facts(problems: tuple[Problem, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _facts(answer: SystemStatus) -> Iterator[tuple[str, str]]:
-    yield "in Error", f"{answer.in_error:,}"
+    yield from _lines("in Error", [f"{answer.in_error:,}", *_failures(answer)])
+    yield "under way", f"{answer.under_way:,}{_first_due(answer)}"
+    yield "last hour", _ended(answer)
+    closed_count = len(answer.circuits) - len(answer.open_circuits)
+    closed = f"{closed_count:,} closed" if closed_count else ""
+    circuits = [f"{circuit.agent} {circuit_words(circuit)}" for circuit in answer.open_circuits]
+    circuits.append(closed)
+    yield from _lines("circuits", circuits if answer.circuits else ["none ever opened"])
+    yield from _lines("queues", _queues(answer.queues))
+
+
+def _lines(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield a fact of several lines."""
+    for number, text in enumerate(texts):
+        yield "" if number else name, text
+
+
+def _failures(answer: SystemStatus) -> Iterator[str]:
     for group in answer.failures[:GROUPS_SHOWN_MAX]:
         since = f", the first {time_of(group.since)}" if group.since else ""
         why = f": {group.why}" if group.why else ""
-        yield "", f"{group.count:,} {group.fingerprint}{since}{why}"
+        yield f"{group.count:,} {group.fingerprint}{since}{why}"
     if len(answer.failures) > GROUPS_SHOWN_MAX:
-        yield "", f"and {len(answer.failures) - GROUPS_SHOWN_MAX:,} more groups: sas list"
-    yield "under way", f"{answer.under_way:,}{_first_due(answer)}"
-    yield "last hour", _ended(answer)
-    yield from _circuits(answer)
-    yield from _queues(answer.queues)
+        yield f"and {len(answer.failures) - GROUPS_SHOWN_MAX:,} more groups: sas list"
 
 
 def _first_due(answer: SystemStatus) -> str:
@@ -205,40 +187,28 @@ def _ended(answer: SystemStatus) -> str:
     return f"more than {counts}" if is_cut else counts or "none"
 
 
-def _circuits(answer: SystemStatus) -> Iterator[tuple[str, str]]:
-    closed_count = len(answer.circuits) - len(answer.open_circuits)
-    for number, circuit in enumerate(answer.open_circuits):
-        yield "" if number else "circuits", _circuit(circuit)
-    if not answer.open_circuits:
-        yield "circuits", f"{closed_count:,} closed" if closed_count else "none ever opened"
-    elif closed_count:
-        yield "", f"{closed_count:,} closed"
-
-
-def _circuit(circuit: CircuitStatus) -> str:
+def circuit_words(circuit: Circuit) -> str:
+    """Return the state of a circuit, since when it has it, and when a probe goes out or ends."""
     probe = "next probe" if circuit.state == "open" else "its probe ends"
     until = f", {probe} {time_of(circuit.until)}" if circuit.until else ""
-    return (
-        f"{circuit.agent} {circuit.state} since {time_of(circuit.since)}{until}, "
-        f"round {circuit.rounds}"
-    )
+    return f"{circuit.state} since {time_of(circuit.since)}{until}, round {circuit.rounds}"
 
 
-def _queues(counts: tuple[QueueCount, ...]) -> Iterator[tuple[str, str]]:
+def _queues(counts: Sequence[QueueCount]) -> Iterator[str]:
+    """Yield what lies in each queue that is not empty."""
     full = [count for count in counts if count.waiting or count.scheduled or count.dead_lettered]
-    hidden = [count.queue for count in counts if is_forbidden(count)]
     if counts and not full:
-        yield "queues", "empty"
-    for number, count in enumerate(full):
+        yield "empty"
+    for count in full:
         numbers = (
             (count.waiting, ""),
             (count.scheduled, " scheduled"),
             (count.dead_lettered, " dead-lettered"),
         )
         text = ", ".join(f"{number:,}{name}" for number, name in numbers if number)
-        yield "" if number else "queues", f"{count.queue} {text}, the first {time_of(count.oldest)}"
-    if hidden:
-        yield "", f"{len(hidden)} without your right to read: sas status --check"
+        yield f"{count.queue} {text}, the first {time_of(count.oldest)}"
+    if hidden_count := sum(map(is_forbidden, counts)):
+        yield f"{hidden_count} without your right to read: sas status --check"
 
 
 # -- What a command needs ---------------------------------------------------------------------
@@ -246,62 +216,53 @@ def _queues(counts: tuple[QueueCount, ...]) -> Iterator[tuple[str, str]]:
 
 async def _check(place: LiveSystem, *, app: str | None, as_json: bool) -> int:
     counts = Counter[str]()
-
-    def show(result: Check) -> None:
+    async for result in _checks(place, app):
         counts[result.state] += 1
         if as_json:
             screen.say(result.line())
         else:
             screen.facts([(f"{result.state:<7}", f"{result.check}: {result.text}")])
-
-    for name, read in _settings().items():
-        show(checks.setting(name, read))
-    try:
-        storage = read_storage(os.environ)
-        show(await checks.table(await place.store()))
-        show(checks.clock(screen.now(), await system.service_time(storage)))
-    except (CommandError, SettingError) as error:
-        show(Check(check="reading the table", state=checks.WRONG, text=str(error)))
-    try:
-        bus = await place.bus_if_any()
-        if bus is not None:
-            place.waits_for = QUEUES
-            names = application.agents_if_any(app) | letters.agents_here(place.queues)
-            for result in checks.queues(
-                await queue_counts(
-                    bus, [*queue_names(place.queues, names), *letters.expected_queues()]
-                )
-            ):
-                show(result)
-            for result in await checks.sending(bus, place.queues):
-                show(result)
-    except (CommandError, SettingError) as error:
-        show(Check(check="queues", state=checks.WRONG, text=str(error)))
     if not as_json:
         states = (checks.OK, checks.WRONG, checks.UNKNOWN)
         screen.say(", ".join(f"{counts[state]:,} {state}" for state in states))
     return 1 if counts[checks.WRONG] else 0
 
 
-def _settings() -> dict[str, Callable[[], str]]:
-    """Return what describes each setting, or raises why it cannot be used."""
+async def _checks(place: LiveSystem, app: str | None) -> AsyncIterator[Check]:
+    async def operator() -> str:
+        return options.operator(None)
 
-    def table() -> str:
+    async def table() -> str:
+        await (await place.store()).attention(1)
         storage = read_storage(os.environ)
         credential = "a connection string" if storage.endpoint.connection_string else "your sign-in"
-        return f"table {storage.table}, with {credential}"
+        return f"{storage.table} answers, with {credential}"
 
-    def bus() -> str:
+    async def clock() -> str:
+        return checks.clock(screen.now(), await system.service_time(read_storage(os.environ)))
+
+    async def bus() -> str:
+        await place.bus()
         endpoint = read_bus(os.environ)
-        return "a connection string" if endpoint.connection_string else str(endpoint.address)
+        name = "a connection string" if endpoint.connection_string else endpoint.address
+        queues = place.queues
+        return f"{name}; orders come on {queues.orders}, commands go to {queues.scheduler}"
 
-    def queues() -> str:
-        names = LiveSystem().queues
-        return f"orders come on {names.orders}, commands go to {names.scheduler}"
+    yield await checks.checked("your name in the journal", operator)
+    yield await checks.checked("reading the table", table)
+    yield await checks.checked("clock of this machine", clock)
+    setting = await checks.checked("setting of Service Bus", bus)
+    yield setting
+    if setting.state == checks.OK:
+        place.waits_for = QUEUES
+        agents = application.agents_if_any(app) | letters.agents_here(place.queues)
+        names = [*queue_names(place.queues, agents), *letters.expected_queues()]
+        for result in checks.queues(await queue_counts(await place.bus(), names)):
+            yield result
+        for queue in (place.queues.scheduler, place.queues.orders):
+            yield await checks.checked(f"sending to {queue}", partial(_sending, place, queue))
 
-    return {
-        "setting of the table": table,
-        "setting of Service Bus": bus,
-        "names of the queues": queues,
-        "your name in the journal": lambda: options.operator(None),
-    }
+
+async def _sending(place: LiveSystem, queue: str) -> str:
+    await (await place.bus()).check_sending(queue)
+    return "you may send"

@@ -19,7 +19,7 @@ from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow
-from sas.operate.orders import OrderRow
+from sas.operate.rows import OrderRow
 from sas.operate.status import queue_names
 from sas.ports import MessageBus, StateStore, UnavailableError
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sas.desk.watch import Picture
-from sas.operate.orders import OrderRow
+from sas.operate.rows import OrderRow
 
 PER_PAGE = 50
 STATE_FILTERS = {

@@ -65,14 +65,14 @@ def view(story: OrderStory, workflows: Workflows | None, now: datetime) -> Order
     """Return how the page of an order draws it."""
     rules = _rules(story, workflows)
     attempts = [attempt for step in story.steps for attempt in step.attempts]
-    start = story.submitted_at
-    end = max([story.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
+    start = story.order.details.submitted_at
+    end = max([story.order.stopped_at or now, *(attempt.ended_at or start for attempt in attempts)])
     steps = [
         StepView(
             step=step,
             lines=(
-                step.name,
-                " · ".join(filter(None, (step.process_state, step.agent))),
+                step.record.name,
+                " · ".join(filter(None, (step.record.process_state.value, step.agent))),
                 _facts(step, _awaited_steps(step, story, rules), end),
             ),
             bars=[_bar(attempt, start, end) for attempt in step.attempts],
@@ -81,7 +81,7 @@ def view(story: OrderStory, workflows: Workflows | None, now: datetime) -> Order
     ]
     characters = max(len(line) for step in steps for line in step.lines)
     width = CHARACTER_WIDTH * min(characters, CHARACTERS_MAX) + 2 * GAP
-    rows = [row for fold in story.journal for row in fold.rows]
+    rows = [row for fold in story.folds for row in fold.rows]
     return OrderView(
         graph=graph(len(steps), rules, max(width, BOX_WIDTH_MIN)),
         label=" ".join(f"{', '.join(step.lines)}." for step in steps),
@@ -94,28 +94,32 @@ def view(story: OrderStory, workflows: Workflows | None, now: datetime) -> Order
 
 def _rules(story: OrderStory, workflows: Workflows | None) -> Rules | None:
     """Return the rules of an order, if its workflow is known and has its steps."""
+    order = story.order
     with suppress(UnknownWorkflowError):
-        rules = workflows.rules(story.workflow, story.version) if workflows else None
-        if rules and [rule.name for rule in rules.steps] == [step.name for step in story.steps]:
+        rules = (
+            workflows.rules(order.details.workflow, order.details.version) if workflows else None
+        )
+        if rules and [rule.name for rule in rules.steps] == [step.name for step in order.steps]:
             return rules
     return None
 
 
 def _awaited_steps(step: StepStory, story: OrderStory, rules: Rules | None) -> Sequence[str]:
     """Return the steps that must be done before a step begins, if that is known."""
-    earlier = [story.steps[number] for number in rules.steps[step.number].after] if rules else []
-    done = StepState.PROCESSED.value
-    return [other.name for other in earlier if other.process_state != done]
+    earlier = rules.steps[step.record.number].after if rules else ()
+    others = [story.order.steps[number] for number in earlier]
+    return [other.name for other in others if other.process_state is not StepState.PROCESSED]
 
 
 def _facts(step: StepStory, awaited_steps: Sequence[str], end: datetime) -> str:
     """Return how long a step took, in how many attempts, and what it waits for."""
+    doing = step.waits.doing if step.waits else ""
     if not step.attempts:
         names = " and ".join(awaited_steps)
-        return step.doing or (f"waits for {names}" if names else "not begun")
+        return doing or (f"waits for {names}" if names else "not begun")
     spans = [(attempt.ended_at or end) - attempt.began_at for attempt in step.attempts]
     times = f" in {len(spans)} attempts" if len(spans) > 1 else ""
-    return ", ".join(filter(None, (f"{spelled(sum(spans, timedelta()))}{times}", step.doing)))
+    return ", ".join(filter(None, (f"{spelled(sum(spans, timedelta()))}{times}", doing)))
 
 
 _KINDS = {"done": "done", "failed": "failed", "timed out": "late", "is out": "out"}

@@ -199,7 +199,7 @@ class Desk:
             now=now,
             workflows=office.workflows,
         )
-        failed_steps = [step.name for step in story.steps if step.failed]
+        failed_steps = [step.name for step in order.steps if finding.is_failed(step)]
         editing = form.text is not None or ("edit" in query and bool(failed_steps))
         whole = await self._whole(order) if editing or "content" in query else order
         text = form.text
@@ -209,7 +209,8 @@ class Desk:
             "order.html",
             status=status,
             active="orders",
-            order=story,
+            order=order,
+            story=story,
             view=page.view(story, office.workflows, now),
             form=form,
             group=group,

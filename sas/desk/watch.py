@@ -4,8 +4,7 @@ Most pages are drawn from the last ``Picture``, so they do not wait for the stor
 100,000 orders, so almost none is loaded: index rows tell of the orders in Error and of the finished
 ones, due rows of those under way.
 
-1. *In Error*: the index row tells the errors. An order is loaded only if an older version wrote its
-   index row, which does not.
+1. *In Error*: the index row tells the errors.
 2. *Finished*: the first look reads the last hour. Each further look reads an older part of the past
    too, until all is read. The index row of an order may become visible some time after it
    finished, so each look begins ``LATE`` before the look before it.
@@ -30,7 +29,7 @@ from msgspec import structs
 
 from sas.operate import finding
 from sas.operate.messages import QueueCount
-from sas.operate.orders import OrderRow, row_of, row_of_summary
+from sas.operate.rows import OrderRow, row_of, row_of_summary
 from sas.operate.status import SystemStatus, read_system, status_of
 from sas.ports import CorruptOrderError, OtherVersionError, StateStore, UnavailableError
 

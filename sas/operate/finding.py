@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -31,14 +31,13 @@ FINISHED_MAX = 1_000_000
 END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """All due rows are due before this moment."""
 
-QUERY_STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
-_STATES_OF_FINISHED = {
-    "processed": frozenset({OrderState.PROCESSED}),
-    "compensated": frozenset({OrderState.COMPENSATED}),
-    "rejected": frozenset({OrderState.REJECTED}),
+_STATES = {
+    "error": OrderState.ERROR,
+    "processed": OrderState.PROCESSED,
+    "compensated": OrderState.COMPENSATED,
+    "rejected": OrderState.REJECTED,
 }
-_STATE_OF_LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
-"""The states of orders that ``each`` finds by their index rows."""
+"""The states of queries that one state of an order answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +142,8 @@ async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -
     earliest = query.since or _EARLIEST
     while True:
         since = await _since_share(store, query, now, share)
-        rows = await store.finished(FINISHED_MAX, since=max(since, earliest))
-        matches = [summary for summary in rows if _summary_matches(summary, query)]
+        rows = await store.finished(FINISHED_MAX, since=since)
+        matches = [summary for summary in rows if may_match(summary, query)]
         if len(matches) >= query.limit or since <= earliest:
             return matches[::-1][: query.limit]
         share *= 4
@@ -152,21 +151,14 @@ async def newest_finished(store: StateStore, query: OrderQuery, now: datetime) -
 
 async def _since_share(store: StateStore, query: OrderQuery, now: datetime, share: int) -> datetime:
     """Return since when one shard has so many finished orders that match, or the earliest time."""
-    window = _FIRST_WINDOW
-    while now - window > (query.since or _EARLIEST):
+    window, earliest = _FIRST_WINDOW, query.since or _EARLIEST
+    while now - window > earliest:
         rows = await store.finished(FINISHED_MAX, since=now - window, shard=store.shards[0])
-        matches = [summary for summary in rows if _summary_matches(summary, query)]
+        matches = [summary for summary in rows if may_match(summary, query)]
         if len(matches) >= share:
             return matches[-share].at
         window *= 8
-    return query.since or _EARLIEST
-
-
-def _summary_matches(summary: Summary, query: OrderQuery) -> bool:
-    states = _STATES_OF_FINISHED.get(query.state)
-    return (states is None or summary.process_state in states) and (
-        query.workflow in {None, summary.workflow}
-    )
+    return earliest
 
 
 async def under_way(store: StateStore) -> list[str]:
@@ -227,7 +219,7 @@ def since(order: Order) -> datetime:
 
 
 def _matches(order: Order, query: OrderQuery) -> bool:
-    state = _STATE_OF_LOADED.get(query.state)
+    state = _STATES.get(query.state)
     settled = order.rejected or order.stopped_at is not None
     return (
         (order.process_state is state if state else not settled)
@@ -238,26 +230,29 @@ def _matches(order: Order, query: OrderQuery) -> bool:
 
 
 async def _candidates(store: StateStore, query: OrderQuery) -> AsyncIterator[list[str]]:
+    """Yield the ids of orders that may match, a batch at a time."""
     if query.state == "running":
-        ids = await under_way(store)
-        for start in range(0, len(ids), BATCH_ORDERS):
-            yield ids[start : start + BATCH_ORDERS]
+        for batch in batched(await under_way(store)):
+            yield batch
         return
-    state = _STATE_OF_LOADED[query.state]
-    in_error = state is OrderState.ERROR
-    async for batch in summaries(store, in_error=in_error, since=query.since):
-        ids = [
-            summary.order_id
-            for summary in batch
-            if summary.process_state is state and may_match(summary, query)
-        ]
-        for start in range(0, len(ids), BATCH_ORDERS):
-            yield ids[start : start + BATCH_ORDERS]
+    in_error = query.state == "error"
+    async for summaries_read in summaries(store, in_error=in_error, since=query.since):
+        matches = [summary for summary in summaries_read if may_match(summary, query)]
+        for batch in batched([summary.order_id for summary in matches]):
+            yield batch
+
+
+def batched(order_ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the ids in batches of ``BATCH_ORDERS``."""
+    for start in range(0, len(order_ids), BATCH_ORDERS):
+        yield list(order_ids[start : start + BATCH_ORDERS])
 
 
 def may_match(summary: Summary, query: OrderQuery) -> bool:
     """Return whether an order may match, as far as its index row tells."""
-    fingerprints_match = query.fingerprint is None or query.fingerprint in summary.fingerprints
-    return query.workflow in {None, summary.workflow} and (
-        fingerprints_match or not summary.fingerprints
+    return (
+        _STATES.get(query.state, summary.process_state) is summary.process_state
+        and query.workflow in {None, summary.workflow}
+        # An older version wrote no fingerprints.
+        and (not summary.fingerprints or query.fingerprint in {None, *summary.fingerprints})
     )

@@ -36,6 +36,17 @@ _WAITING = frozenset(
         JournalWord.PROGRESS,
     }
 )
+_OUTCOMES = {
+    **dict.fromkeys(_WAITING, "waited"),
+    JournalWord.STEP_PROCESSED: "done",
+    JournalWord.STEP_UNDONE: "done",
+    JournalWord.STEP_FAILED: "failed",
+    JournalWord.STEP_FAILED_UNDO: "failed",
+    JournalWord.UNDO_FAILED: "failed",
+    JournalWord.STEP_RESET: "timed out",
+    JournalWord.UNDO_RESET: "timed out",
+}
+"""How an attempt ended, by the journal row that ended it."""
 _ENDS_NO_ATTEMPT = frozenset(
     {
         JournalWord.PROGRESS,
@@ -68,15 +79,11 @@ class Attempt(Record, frozen=True):
     outcome: str = "is out"
 
 
-class SentMessage(Record, frozen=True):
-    """A message of a transition, in words. ``complete_by`` is the CompleteBy of a request."""
-
-    text: str
-    complete_by: datetime | None = None
-
-
 class JournalRow(Record, frozen=True):
-    """One row of the journal. ``changes`` has how each step changed, in words."""
+    """One row of the journal. ``changes`` has how each step changed, in words.
+
+    ``messages`` has the messages of the transition, in words.
+    """
 
     seq: int
     at: datetime
@@ -84,7 +91,7 @@ class JournalRow(Record, frozen=True):
     by: str
     reason: str = ""
     changes: tuple[str, ...] = ()
-    messages: tuple[SentMessage, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 class Fold(Record, frozen=True):
@@ -155,7 +162,9 @@ def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
     for entry in journal:
         for index in _ended(entry, attempts_so_far):
             attempts_so_far[index] = replace(
-                attempts_so_far[index], ended_at=entry.at, outcome=_outcome(entry.what)
+                attempts_so_far[index],
+                ended_at=entry.at,
+                outcome=_OUTCOMES.get(entry.what, str(entry.what)),
             )
         for message in entry.messages:
             if isinstance(message, Request):
@@ -196,19 +205,6 @@ def _answered_request(entry: JournalEntry) -> tuple[int, int] | None:
     return (int(step), int(epoch)) if step.isdecimal() and epoch.isdecimal() else None
 
 
-def _outcome(word: JournalWord) -> str:
-    match word:
-        case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE:
-            return "done"
-        case JournalWord.STEP_FAILED | JournalWord.STEP_FAILED_UNDO | JournalWord.UNDO_FAILED:
-            return "failed"
-        case JournalWord.STEP_RESET | JournalWord.UNDO_RESET:
-            return "timed out"
-        case _ if word in _WAITING:
-            return "waited"
-    return str(word)
-
-
 def _with_current_state(attempt: Attempt, order: Order) -> Attempt:
     """If no journal row ended an attempt, complete it from the current state of its step.
 
@@ -228,25 +224,6 @@ def _with_current_state(attempt: Attempt, order: Order) -> Attempt:
 def name_of(order: Order, step: int) -> str:
     """Return the name of a step, or its number if the order has no such step."""
     return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
-
-
-def journal_row(order: Order, entry: JournalEntry) -> JournalRow:
-    """Return a journal row in words."""
-    return JournalRow(
-        seq=entry.seq,
-        at=entry.at,
-        what=str(entry.what),
-        by=entry.by,
-        reason=entry.reason,
-        changes=tuple(_change(order, step_change) for step_change in entry.changes),
-        messages=tuple(
-            SentMessage(
-                text=_words_of(order, message),
-                complete_by=message.complete_by if isinstance(message, Request) else None,
-            )
-            for message in entry.messages
-        ),
-    )
 
 
 def _change(order: Order, step_change: StepChange) -> str:
@@ -285,12 +262,23 @@ def folded(order: Order, journal: Sequence[JournalEntry]) -> list[Fold]:
         waits = sum(entry.what in _WAITING for entry in entries)
         is_run = is_wait and len(entries) >= FOLDED_MIN and waits > 1
         parts = [entries] if is_run else [(entry,) for entry in entries]
-        folds += [_fold(order, part) for part in parts]
+        folds += [
+            Fold(
+                rows=tuple(_row(order, entry) for entry in part),
+                words=", ".join(dict.fromkeys(str(entry.what) for entry in part)),
+            )
+            for part in parts
+        ]
     return folds
 
 
-def _fold(order: Order, entries: Sequence[JournalEntry]) -> Fold:
-    return Fold(
-        rows=tuple(journal_row(order, entry) for entry in entries),
-        words=", ".join(dict.fromkeys(str(entry.what) for entry in entries)),
+def _row(order: Order, entry: JournalEntry) -> JournalRow:
+    return JournalRow(
+        seq=entry.seq,
+        at=entry.at,
+        what=str(entry.what),
+        by=entry.by,
+        reason=entry.reason,
+        changes=tuple(_change(order, step_change) for step_change in entry.changes),
+        messages=tuple(_words_of(order, message) for message in entry.messages),
     )

@@ -42,8 +42,8 @@ from sas.operate.letters import (
     moment_of,
     read,
 )
-from sas.operate.orders import OrderRow
 from sas.operate.record import Record
+from sas.operate.rows import OrderRow
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 EXAMPLES_MAX = 5

@@ -1,9 +1,8 @@
 """The state of the system, and what is wrong with it: one record for the terminal and the desk.
 
-1. **Orders** are counted by their index rows and due rows. None is loaded, unless an older version
-   wrote its index row.
+1. **Orders** are counted by their index rows and due rows. None is loaded.
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
-   and the incidents *waiting* of the steps that this agent does. They are folded into the circuit.
+   and the incidents *waiting* of the steps that this agent does. They are part of the circuit.
    A step that is late is explained by the incident that no scheduler claims steps, by a workflow
    that no instance has, or by rows that cannot be read.
 3. **Problems** are sorted with the worst first: what stops all orders, then what waits for a
@@ -15,80 +14,36 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from sas.domain.change import StepDue
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
 from sas.features.circuit_breaker.guard import breakers
-from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
 from sas.operate.messages import QueueCount, count_queue
-from sas.operate.orders import (
-    IN_ERROR_MAX,
-    LATELY,
-    FailedAlike,
-    OrderRow,
-    groups_of,
-    rows_in_error,
-)
 from sas.operate.record import Record
-from sas.operate.why import LATE_AFTER
+from sas.operate.rows import FailedAlike, OrderRow, groups_of, rows_in_error
+from sas.operate.why import LATE_AFTER, Circuit, circuit_of
 from sas.ports import MessageBus, StateStore, Summary
 
+LATELY = timedelta(hours=1)
+"""Orders that ended within this time count as ended lately."""
+IN_ERROR = "orders in Error"
+"""What a problem of failed orders is about."""
 ENDED_MAX = 2000
 """Orders that ended lately are counted up to this number."""
 QUEUES_AT_ONCE = 4
 """Queues that are looked into at the same time, each together with its dead-letter subqueue."""
 QUEUES_S = 15.0
 """All queues together are looked into for so long, in seconds."""
-
-
-class CircuitStatus(Record, frozen=True):
-    """The circuit of one agent's remote service.
-
-    ``since``: when it closed, or first opened. ``until``: when the next probe may go out (open), or
-    when the probe is given up (half-open). ``rounds``: how often it opened since it last closed.
-    ``waiting`` has the scopes of the incidents *waiting* that it explains.
-    """
-
-    agent: str
-    state: str
-    since: datetime | None = None
-    until: datetime | None = None
-    rounds: int = 0
-    why: str = ""
-    prober: str | None = None
-    waiting: tuple[str, ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether calls wait."""
-        return self.state != BreakerState.CLOSED.value
-
-
-class IncidentStatus(Record, frozen=True):
-    """An active incident: a fault that affects many orders. ``needs_you``: it does not end alone.
-
-    ``alerts`` counts those that were sent; ``orders`` are some that saw it since the last one.
-    """
-
-    kind: str
-    about: str
-    text: str
-    since: datetime
-    last_seen: datetime
-    needs_you: bool
-    alerts: int
-    next_alert_at: datetime
-    orders: tuple[str, ...] = ()
 
 
 class Problem(Record, frozen=True):
@@ -112,9 +67,9 @@ class Problem(Record, frozen=True):
 class SystemStatus(Record, frozen=True):
     """The state of the system at one moment.
 
-    ``ended`` counts the orders that ended in the last hour by state, at most ``ENDED_MAX``.
+    ``ended`` counts the orders that ended ``LATELY`` by state, at most ``ENDED_MAX``.
     ``oldest_due`` is the first time at which the supervisor looks at a step; ``is_late``: it should
-    have looked already.
+    have looked already. The circuits that are not closed come first.
     """
 
     at: datetime
@@ -127,24 +82,23 @@ class SystemStatus(Record, frozen=True):
     oldest_due: datetime | None
     oldest_due_order: str | None
     is_late: bool
-    circuits: tuple[CircuitStatus, ...]
-    incidents: tuple[IncidentStatus, ...]
+    circuits: tuple[Circuit, ...]
     queues: tuple[QueueCount, ...] = ()
 
     @property
-    def open_circuits(self) -> tuple[CircuitStatus, ...]:
+    def open_circuits(self) -> tuple[Circuit, ...]:
         """The circuits that are not closed."""
         return tuple(circuit for circuit in self.circuits if circuit.is_open)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemReading:
     """What the table tells of the system. ``dues`` has the due steps of all orders, sorted."""
 
     in_error: Sequence[OrderRow]
     ended: Sequence[Summary]
     dues: Sequence[StepDue]
-    circuits: Mapping[str, Breaker]
+    circuits: Sequence[Circuit]
     incidents: Sequence[ActiveIncident]
 
 
@@ -154,22 +108,22 @@ async def read_system(store: StateStore, now: datetime) -> SystemReading:
     Raises:
         StoreUnavailableError: the table does not answer.
     """
-    in_error, ended, dues, breakers_by_agent, incidents_by_name = await asyncio.gather(
-        store.attention(IN_ERROR_MAX),
+    in_error, ended, dues, circuits, incidents = await asyncio.gather(
+        rows_in_error(store),
         store.finished(ENDED_MAX, since=now - LATELY),
         finding.due_rows(store),
         breakers(store).all(),
         active_incidents(store).all(),
     )
     return SystemReading(
-        in_error=await rows_in_error(store, in_error, now),
+        in_error=in_error,
         ended=ended,
         # Every order with an open step has a due row of it.
         dues=sorted((due for due in dues if isinstance(due, StepDue)), key=lambda due: due.at),
-        circuits={agent: shared.value for agent, shared in breakers_by_agent.items()},
+        circuits=[circuit_of(agent, shared.value) for agent, shared in circuits.items()],
         incidents=[
             shared.value
-            for shared in incidents_by_name.values()
+            for shared in incidents.values()
             if shared.value is not None and not rules.is_over(shared.value, now)
         ],
     )
@@ -180,78 +134,24 @@ def status_of(
 ) -> SystemStatus:
     """Return the state of the system, and what is wrong with it. ``queues``: what lies in them."""
     failed_ids = {row.order_id for row in reading.in_error}
-    circuits = _circuits(reading.circuits, reading.incidents)
     oldest = reading.dues[0] if reading.dues else None
     status = SystemStatus(
         at=now,
         problems=(),
         in_error=len(reading.in_error),
         partly_undone=sum(row.undone_because is not None for row in reading.in_error),
-        failures=tuple(groups_of(reading.in_error)),
+        failures=groups_of(reading.in_error),
         under_way=len({due.order_id for due in reading.dues} - failed_ids),
         ended=dict(Counter(summary.process_state.value for summary in reading.ended)),
         oldest_due=oldest.at if oldest else None,
         oldest_due_order=oldest.order_id if oldest else None,
         is_late=oldest is not None and oldest.at + LATE_AFTER < now,
-        circuits=circuits,
-        incidents=_incidents(reading.incidents, circuits),
+        circuits=tuple(
+            sorted(reading.circuits, key=lambda circuit: (not circuit.is_open, circuit.agent))
+        ),
         queues=tuple(queues),
     )
-    return structs.replace(status, problems=tuple(_problems(status)))
-
-
-# -- Circuits and incidents -------------------------------------------------------------------
-
-
-def _circuits(
-    circuits: Mapping[str, Breaker], active: Sequence[ActiveIncident]
-) -> tuple[CircuitStatus, ...]:
-    """Return all circuits, those that are not closed first."""
-    states = [
-        CircuitStatus(
-            agent=agent,
-            state=circuit.state.value,
-            since=circuit.since,
-            until=circuit.until,
-            rounds=circuit.rounds,
-            why=circuit.why,
-            prober=circuit.prober,
-            waiting=tuple(
-                incident.scope
-                for incident in active
-                if incident.kind is AlertKind.WAITING
-                and incident.agent == agent
-                and circuit.state is not BreakerState.CLOSED
-            ),
-        )
-        for agent, circuit in circuits.items()
-    ]
-    return tuple(sorted(states, key=lambda state: (not state.is_open, state.agent)))
-
-
-def _incidents(
-    active: Iterable[ActiveIncident], circuits: Sequence[CircuitStatus]
-) -> tuple[IncidentStatus, ...]:
-    """Return the incidents that no open circuit explains, those that need a person first."""
-    # 2. One cause is one problem.
-    explained = {circuit.agent for circuit in circuits if circuit.is_open}
-    states = [
-        IncidentStatus(
-            kind=incident.kind.value,
-            about=incident.scope,
-            text=incident.text,
-            since=incident.since,
-            last_seen=incident.last_seen,
-            needs_you=incident.needs_you,
-            alerts=incident.alerts_sent,
-            next_alert_at=rules.next_alert_at(incident),
-            orders=incident.orders,
-        )
-        for incident in active
-        if incident.kind not in {AlertKind.BREAKER_OPEN, AlertKind.WAITING}
-        or incident.agent not in explained
-    ]
-    return tuple(sorted(states, key=lambda state: (not state.needs_you, state.since)))
+    return replace(status, problems=tuple(_problems(status, reading.incidents)))
 
 
 # -- Queues -----------------------------------------------------------------------------------
@@ -260,23 +160,17 @@ def _incidents(
 async def queue_counts(bus: MessageBus, names: Iterable[str]) -> tuple[QueueCount, ...]:
     """Return what lies in these queues; of one that does not answer in time that it is silent."""
     gate = asyncio.Semaphore(QUEUES_AT_ONCE)
+    end_s = asyncio.get_running_loop().time() + QUEUES_S
 
     async def look(name: str) -> QueueCount:
-        async with gate:
-            return await count_queue(bus, name)
+        try:
+            async with asyncio.timeout_at(end_s), gate:
+                return await count_queue(bus, name)
+        except TimeoutError:
+            silent = f"queue {name}: it did not answer within {QUEUES_S:.0f} s."
+            return QueueCount(queue=name, problem=silent)
 
-    looks = {name: asyncio.create_task(look(name)) for name in names}
-    _, late = await asyncio.wait(looks.values(), timeout=QUEUES_S)
-    for task in late:
-        task.cancel()
-    await asyncio.gather(*late, return_exceptions=True)
-    silent = f"it did not answer within {QUEUES_S:.0f} s"
-    return tuple(
-        QueueCount(queue=name, problem=f"queue {name}: {silent}.")
-        if task in late
-        else task.result()
-        for name, task in looks.items()
-    )
+    return tuple(await asyncio.gather(*map(look, names)))
 
 
 def queue_names(queues: Queues, agents: Iterable[str]) -> tuple[str, ...]:
@@ -293,18 +187,29 @@ def is_forbidden(count: QueueCount) -> bool:
 # -- What is wrong ----------------------------------------------------------------------------
 
 
-def _problems(status: SystemStatus) -> Iterable[Problem]:
+def _problems(status: SystemStatus, active: Sequence[ActiveIncident]) -> Iterable[Problem]:
     """Yield what is wrong, the worst first."""
+    # 2. One cause is one problem.
+    explained = {circuit.agent for circuit in status.open_circuits}
+    incidents = [
+        incident
+        for incident in sorted(active, key=lambda incident: incident.since)
+        if incident.kind not in {AlertKind.BREAKER_OPEN, AlertKind.WAITING}
+        or incident.agent not in explained
+    ]
     # 3. What stops all orders, then what waits for a person, then what ends by itself.
     yield from _unreadable(status.queues)
-    missing = tuple(_not_runnable(status))
-    yield from missing
-    yield from _late(status, is_explained=bool(missing))
-    yield from (_of_incident(incident) for incident in status.incidents if incident.needs_you)
+    kinds = {incident.kind for incident in incidents}
+    for problem in _not_runnable(status, kinds):
+        kinds.add(AlertKind.NOT_RUNNABLE)
+        yield problem
+    yield from _late(status, kinds)
+    yield from (_of_incident(incident) for incident in incidents if incident.needs_you)
     yield from _in_error(status)
     yield from _left(status.queues)
-    yield from (_of_circuit(circuit) for circuit in status.open_circuits)
-    yield from (_of_incident(incident) for incident in status.incidents if not incident.needs_you)
+    for circuit in status.open_circuits:
+        yield _of_circuit(circuit, [incident for incident in active if incident not in incidents])
+    yield from (_of_incident(incident) for incident in incidents if not incident.needs_you)
 
 
 def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
@@ -327,17 +232,17 @@ def _unreadable(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         )
 
 
-def _not_runnable(status: SystemStatus) -> Iterable[Problem]:
+def _not_runnable(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
     """Yield that messages wait for a workflow, unless an incident says so already."""
     since = min((count.left_since for count in status.queues if count.left_since), default=None)
-    kind = AlertKind.NOT_RUNNABLE.value
-    if since is None or kind in _kinds(status):
+    kind = AlertKind.NOT_RUNNABLE
+    if since is None or kind in kinds:
         return
     if since + LATE_AFTER > status.at and not status.is_late:
         return  # a deploy goes on
     order_ids = list(dict.fromkeys(name for count in status.queues for name in count.left_orders))
     yield Problem(
-        kind=kind,
+        kind=kind.value,
         about=f"orders {', '.join(order_ids)}",
         text=f"Orders wait for a workflow that no instance has: {', '.join(order_ids[:3])}.",
         todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
@@ -347,14 +252,9 @@ def _not_runnable(status: SystemStatus) -> Iterable[Problem]:
     )
 
 
-def _kinds(status: SystemStatus) -> set[str]:
-    return {incident.kind for incident in status.incidents}
-
-
-def _late(status: SystemStatus, *, is_explained: bool) -> Iterable[Problem]:
+def _late(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
     """Yield that the function app is late, as far as no other problem explains it."""
-    kinds = _kinds(status)
-    is_late = status.is_late and not (is_explained or kinds & _WHY_SUPERVISOR_LATE)
+    is_late = status.is_late and not kinds & _WHY_SUPERVISOR_LATE
     waiting = {
         count.queue: count.waiting_since
         for count in status.queues
@@ -380,12 +280,8 @@ def _late(status: SystemStatus, *, is_explained: bool) -> Iterable[Problem]:
         )
 
 
-_WHY_SUPERVISOR_LATE = {
-    AlertKind.NOT_PICKED_UP.value,
-    AlertKind.NOT_RUNNABLE.value,
-    AlertKind.UNREADABLE.value,
-}
-_WHY_MESSAGES_WAIT = {AlertKind.NOT_PICKED_UP.value, AlertKind.QUEUE_DELAY.value}
+_WHY_SUPERVISOR_LATE = {AlertKind.NOT_PICKED_UP, AlertKind.NOT_RUNNABLE, AlertKind.UNREADABLE}
+_WHY_MESSAGES_WAIT = {AlertKind.NOT_PICKED_UP, AlertKind.QUEUE_DELAY}
 
 
 def _in_error(status: SystemStatus) -> Iterable[Problem]:
@@ -418,7 +314,7 @@ def _failed(
     more = f" and {len(groups) - 3:,} more" if len(groups) > 3 else ""
     return Problem(
         kind=kind,
-        about="orders in Error",
+        about=IN_ERROR,
         text=f"{subject} {what}: {names}{more}.",
         todo=todo,
         needs_you=True,
@@ -447,11 +343,11 @@ def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         )
 
 
-def _of_incident(incident: IncidentStatus) -> Problem:
+def _of_incident(incident: ActiveIncident) -> Problem:
     text, _, todo = incident.text.partition(". ")
     return Problem(
-        kind=incident.kind,
-        about=incident.about,
+        kind=incident.kind.value,
+        about=incident.scope,
         text=_ended(text),
         todo=_ended(todo),
         needs_you=incident.needs_you,
@@ -460,8 +356,13 @@ def _of_incident(incident: IncidentStatus) -> Problem:
     )
 
 
-def _of_circuit(circuit: CircuitStatus) -> Problem:
-    waiting = f" These wait: {'; '.join(circuit.waiting)}." if circuit.waiting else ""
+def _of_circuit(circuit: Circuit, explained: Iterable[ActiveIncident]) -> Problem:
+    scopes = [
+        incident.scope
+        for incident in explained
+        if incident.kind is AlertKind.WAITING and incident.agent == circuit.agent
+    ]
+    waiting = f" These wait: {'; '.join(scopes)}." if scopes else ""
     why = circuit.why.rstrip(".") or "its service failed"
     return Problem(
         kind=AlertKind.BREAKER_OPEN.value,

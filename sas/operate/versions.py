@@ -119,10 +119,9 @@ async def _version(store: StateStore, name: tuple[str, int], use: _Uses) -> Work
 
 async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
     ids = dict.fromkeys(await finding.under_way(store))
-    async for batch in finding.summaries(store, in_error=True):
-        ids.update((summary.order_id, None) for summary in batch)
-    order_ids = list(ids)
-    for start in range(0, len(order_ids), finding.BATCH_ORDERS):
-        for order in await finding.load_all(store, order_ids[start : start + finding.BATCH_ORDERS]):
+    async for summaries in finding.summaries(store, in_error=True):
+        ids.update((summary.order_id, None) for summary in summaries)
+    for batch in finding.batched(list(ids)):
+        for order in await finding.load_all(store, batch):
             if not order.rejected and order.process_state not in FINISHED:
                 yield order

@@ -6,7 +6,7 @@ time. ``sas.operate.orders`` puts the answers together for the terminal and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -28,11 +28,17 @@ MENDED = (
 
 
 class Circuit(Record, frozen=True):
-    """The circuit of an agent's remote service: closed, open or half-open, since when and why."""
+    """The circuit of an agent's remote service: closed, open or half-open, and why it opened.
 
+    ``since``: when it closed, or first opened. ``until``: when the next probe may go out (open), or
+    when the probe is given up (half-open). ``rounds``: how often it opened since it last closed.
+    """
+
+    agent: str
     state: str
     since: datetime | None = None
     until: datetime | None = None
+    rounds: int = 0
     why: str = ""
 
     @property
@@ -100,7 +106,8 @@ def story(order: Order, journal: Sequence[JournalEntry]) -> str:
     """Return in one sentence what has happened to an order so far."""
     match order.process_state:
         case OrderState.REJECTED:
-            return f"It was rejected before any step began: {_rejected_because(journal)}."
+            cause = next(_faults(journal), "its content is wrong")
+            return f"It was rejected before any step began: {cause}."
         case OrderState.PROCESSED:
             duration = spelled(since(order) - order.details.submitted_at)
             return f"It is complete: every step is done, {duration} after it was submitted."
@@ -124,9 +131,7 @@ def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
     failed_steps = [step for step in order.steps if is_failed(step)]
     step = failed_steps[0]
     cause = f": {step.error.message.rstrip('.')}" if step.error else ""
-    others_count = len(failed_steps) - 1
-    others = f" ({others_count} more {'step' if others_count == 1 else 'steps'} failed)"
-    others = others if others_count else ""
+    others = f" ({len(failed_steps) - 1} more failed)" if len(failed_steps) > 1 else ""
     if step.undo_failed:
         return (
             f"It is partly undone: the undo of {step.name} failed{cause}{others}. "
@@ -135,31 +140,24 @@ def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
     return f"It stopped at {step.name}{cause}{others}."
 
 
-def _rejected_because(journal: Sequence[JournalEntry]) -> str:
-    faults = [
-        message.fault
-        for entry in journal
-        for message in entry.messages
-        if isinstance(message, Notify)
-    ]
-    return next((fault.message.rstrip(".") for fault in faults if fault), "its content is wrong")
+def _faults(entries: Iterable[JournalEntry]) -> Iterator[str]:
+    """Yield the errors of which the application was notified, without their full stops."""
+    for entry in entries:
+        for message in entry.messages:
+            if isinstance(message, Notify) and message.fault:
+                yield message.fault.message.rstrip(".")
 
 
 def _undone_because(journal: Sequence[JournalEntry]) -> str:
     """Return why the undo was decided, as the end of a sentence; empty if it is not known."""
     for entry in reversed(journal):
-        faults = [
-            message.fault
-            for message in entry.messages
-            if isinstance(message, Notify) and message.fault
-        ]
         match entry.what:
             case JournalWord.UNDO_DECIDED | JournalWord.CANCELLED:
                 verb = "cancelled it" if entry.what is JournalWord.CANCELLED else "decided it"
                 reason = f" ({entry.reason})" if entry.reason else ""
                 return f" because {entry.by} {verb}{reason}"
-            case JournalWord.STEP_FAILED_UNDO if faults:
-                return f" because a step failed: {faults[0].message.rstrip('.')}"
+            case JournalWord.STEP_FAILED_UNDO:
+                return f" because a step failed: {next(_faults([entry]), 'its service refused')}"
             case JournalWord.OVERDUE_UNDO:
                 return " because it was past its deadline"
     return ""
@@ -172,8 +170,8 @@ def waits_for(
     order: Order,
     now: datetime,
     *,
-    agents: Mapping[int, str] | None = None,
-    circuits: Mapping[str, Breaker] | None = None,
+    agents: Mapping[int, str] = {},
+    circuits: Mapping[str, Circuit] = {},
 ) -> Waits:
     """Return what an order waits for. ``agents`` has the agents that are known, by step number.
 
@@ -193,8 +191,8 @@ def waits_for(
                     awaited="No step is open.", todo="Report this as a bug, with this page."
                 )
             step = min(open_steps, key=lambda step: step.complete_by or now)
-    agent = (agents or {}).get(step.number)
-    waits, circuit = waits_of(step, now), circuit_of(agent, circuits or {})
+    agent = agents.get(step.number)
+    waits, circuit = waits_of(step, now), circuits.get(agent or "")
     if circuit is not None and circuit.is_open and step.dispatched and not waits.needs_you:
         waits = replace(
             waits,
@@ -311,13 +309,15 @@ def attempt_error(step: StepRecord) -> StepError | None:
     )
 
 
-def circuit_of(agent: str | None, circuits: Mapping[str, Breaker]) -> Circuit | None:
-    """Return the circuit of an agent; None if the agent is not known, or never failed."""
-    breaker = circuits.get(agent) if agent else None
-    if breaker is None:
-        return None
+def circuit_of(agent: str, breaker: Breaker) -> Circuit:
+    """Return the circuit of an agent."""
     return Circuit(
-        state=breaker.state.value, since=breaker.since, until=breaker.until, why=breaker.why
+        agent=agent,
+        state=breaker.state.value,
+        since=breaker.since,
+        until=breaker.until,
+        rounds=breaker.rounds,
+        why=breaker.why,
     )
 
 

@@ -121,7 +121,7 @@ async def test_an_order_that_waits_for_a_deploy_is_found_in_its_queue(alone: Rig
         message = record["Waits"]["Message"]
         assert message["Queue"] == "orders"
         assert datetime.fromisoformat(message["Since"]) == since
-        assert datetime.fromisoformat(record["RejectedAt"]) == since + DEPLOY_WAIT
+        assert datetime.fromisoformat(record["Waits"]["At"]) == since + DEPLOY_WAIT
         assert "message    scheduled in orders, " in (await sas(alone, "show", "D-1")).out
         await sender.cancel_scheduled_messages(numbers)
 

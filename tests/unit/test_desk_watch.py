@@ -10,7 +10,8 @@ from sas.desk import charts, listing, watch
 from sas.desk.content import compact, indented
 from sas.desk.listing import SORTS
 from sas.desk.watch import Watch
-from sas.ports import CorruptOrderError, StoreUnavailableError, Summary
+from sas.operate.rows import OrderRow
+from sas.ports import CorruptOrderError, StoreUnavailableError
 from sas.testing.store import StoreFault
 from tests.unit import actors_kit
 from tests.unit.actors_kit import CARE, Kit, fail, kit, night, submit
@@ -73,24 +74,19 @@ async def test_a_store_that_is_away_leaves_the_last_picture() -> None:
 
 async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
     system = await night()
-    load, attention = system.store.load, system.store.attention
-
-    async def of_older_version(limit: int) -> list[Summary]:
-        return [replace(summary, fingerprints=()) for summary in await attention(limit)]
+    load = system.store.load
 
     async def broken(order_id: str) -> object:
         if order_id == "10248":
             raise CorruptOrderError(order_id, "the row of step 1 is missing")
         return await load(order_id)
 
-    system.store.attention = of_older_version  # type: ignore[assignment]
     system.store.load = broken  # type: ignore[assignment]
-    watcher = watching(system)
-    await watcher.look()
-    whys = [row.why for row in watcher.picture.in_error]
-    assert whys[0].startswith("it cannot be read: ")
-    assert "the row of step 1 is missing" in whys[0]
-    assert len(whys) == 3
+    rows = [OrderRow(order_id=order_id, process_state=None) for order_id in ("10248", "10251")]
+    broken_row, row = await watching(system).loaded(rows)
+    assert broken_row.why.startswith("it cannot be read: ")
+    assert "the row of step 1 is missing" in broken_row.why
+    assert row.process_state == "Processed"
 
 
 async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:

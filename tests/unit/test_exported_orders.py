@@ -13,7 +13,7 @@ import pytest
 from sas.codec.payloads import decode_content
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
-from sas.operate import orders
+from sas.operate import lists
 from sas.ports import RefusedError
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import Kit, command, kit, letter, order
@@ -36,7 +36,7 @@ def ours() -> Any:
 
 async def exported(system: Kit) -> list[str]:
     """Return the lines of an export."""
-    batches = [batch async for batch in orders.export_lines(system.store, system.clock.now())]
+    batches = [batch async for batch in lists.export_lines(system.store, system.clock.now())]
     return [line for batch in batches for line in batch]
 
 

@@ -18,7 +18,7 @@ from sas.domain.workflow import OnFailure, Workflow
 from sas.engine.explained import explained
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.operate import why
-from sas.operate.orders import row_of
+from sas.operate.rows import row_of
 from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (

@@ -17,7 +17,7 @@ from sas.domain.order import Order
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.domain.workflow import OnFailure, Workflow
 from sas.features.circuit_breaker.rules import BreakerPolicy
-from sas.operate import commands, finding, letters, messages, orders, redriving, status
+from sas.operate import commands, finding, letters, lists, messages, orders, redriving, status
 from sas.operate.commands import ActRun, Intent
 from sas.operate.finding import OrderQuery
 from sas.operate.messages import MessageGroup, MessageList
@@ -301,7 +301,7 @@ async def test_a_row_changed_by_hand_is_named_and_stops_no_other_order() -> None
     with pytest.raises(CorruptOrderError, match="is not a valid StepState"):
         await night.show()
     rows = await night.run(
-        orders.list_of(
+        lists.list_of(
             night.system.store,
             night.system.bus,
             OrderQuery(state="all", limit=10),

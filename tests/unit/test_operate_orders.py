@@ -11,21 +11,17 @@ from typing import Any
 import pytest
 
 from sas.codec.external import Rejection, encode, rejected_parts
-from sas.codec.record import record_of, to_line
-from sas.domain.change import Incident
 from sas.domain.expire import DEPLOY_TIME
-from sas.domain.messages import AlertKind, Verb
 from sas.domain.order import Resting
 from sas.domain.workflow import Workflows
 from sas.engine.delivery import DEPLOY_WAIT
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
-from sas.features.incidents import rules
-from sas.features.incidents.board import active_incidents, name_of
 from sas.features.version_check import value_name
-from sas.operate import orders
+from sas.operate import lists, orders
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
-from sas.operate.orders import Beside, OrderList, OrderStory, QueuedOrder, acts_of
+from sas.operate.lists import OrderList
+from sas.operate.orders import OrderStory, QueuedOrder, acts_of
 from sas.operate.why import AwaitedMessage, Waits
 from sas.ports import Message, RefusedError
 from tests.contract.cases import NOW
@@ -83,14 +79,9 @@ def listed(night: Night, state: str = "error", *, bus: bool = True, **members: A
     query = OrderQuery(state=state, **members)
     now = night.system.clock.now()
     order_list: OrderList = answer(
-        orders.list_of(night.system.store, night if bus else None, query, queues=QUEUES, now=now)
+        lists.list_of(night.system.store, night if bus else None, query, queues=QUEUES, now=now)
     )
     return order_list
-
-
-def beside(night: Night, state: str = "error") -> Beside:
-    counts: Beside = answer(orders.beside(night.system.store, state, night.system.clock.now()))
-    return counts
 
 
 def submitted(night: Night, order_id: str = "A", workflow: str = "chain") -> None:
@@ -111,7 +102,7 @@ def test_a_ready_step_waits_for_a_scheduler_and_its_wake_is_found(night: Night) 
     submitted(night)
     story = told(night)
     message = message_of(story.waits)
-    assert (story.process_state, story.story) == ("Pending", "It is under way: 0 of 2 steps done.")
+    assert story.story == "It is under way: 0 of 2 steps done."
     assert story.waits.awaited == "A scheduler, to claim reserve."
     assert (message.text, message.queue, message.before) == ("in scheduler", "scheduler", 0)
     assert story.waits.at == night.system.order("A").complete_by
@@ -166,7 +157,9 @@ def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
     rest = Resting(night.system.clock.now() + timedelta(seconds=5))
     step = replace(before.steps[0], turn=rest)
     night.system.store.orders["A"].order = replace(before, steps=(step, *before.steps[1:]))
-    assert message_of(told(night).waits).text.startswith("none: the supervisor sends one when")
+    waits = told(night).waits
+    assert (waits.awaited, waits.then) == ("reserve rests.", "Then it is tried again.")
+    assert message_of(waits).text.startswith("none: the supervisor sends one when")
 
 
 def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
@@ -255,9 +248,7 @@ def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(night: Ni
     queued_order = queued(night, "A")
     assert queued_order.waits.awaited == "A deploy that has chain version 7: no instance has it."
     assert message_of(queued_order.waits).text == "scheduled in orders"
-    assert (
-        queued_order.rejected_at == queued_order.waits.at == night.system.clock.now() + DEPLOY_WAIT
-    )
+    assert queued_order.waits.at == night.system.clock.now() + DEPLOY_WAIT
 
 
 def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night: Night) -> None:
@@ -272,14 +263,15 @@ def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night
         "A deploy that mends its check: the check of saga chain fails: KeyError: 'cake' "
         f"(tests/unit/test_operate_orders.py:{line} in check)."
     )
-    assert (queued_order.rejected_at, queued_order.waits.needs_you) == (None, True)
+    assert (queued_order.waits.at, queued_order.waits.needs_you) == (None, True)
 
 
 def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Night) -> None:
     submitted(night, "bad", workflow="nosuch")
     queued_order = queued(night, "bad")
-    assert (queued_order.process_state, queued_order.reason) == ("Rejected", "unknown-workflow")
-    assert (queued_order.source_queue, queued_order.correlation_id) == ("orders", "c-bad")
+    assert queued_order.process_state == "Rejected"
+    assert queued_order.story.startswith("It was rejected and never began: unknown-workflow: ")
+    assert message_of(queued_order.waits).since == night.system.clock.now()
     assert "sas messages resend rejected/" in queued_order.waits.todo
     night.forbidden = {"orders-rejected"}
     with pytest.raises(ServiceUnavailableError, match="whether it was rejected is not known"):
@@ -307,10 +299,7 @@ def test_what_may_be_done_follows_from_the_state(state: str, verbs: list[str]) -
         f"sas {verb}" for verb in verbs
     ]
     assert ("sas show o --acknowledge" in commands) == ("sas resubmit o" in commands)
-
-
-def test_an_order_that_was_seen_need_not_be_acknowledged_again() -> None:
-    seen_order = replace(ORDERS["in error"], acknowledged_by="bob")
+    seen_order = replace(ORDERS[state], acknowledged_by="bob")
     assert "acknowledge" not in {act.verb for act in acts_of(seen_order)}
 
 
@@ -320,75 +309,54 @@ def test_a_row_names_the_step_the_change_the_operator_the_reason_and_an_edited_i
     night.fail("A", DECLINED)
     reason = ("--reason", "the limit was raised")
     assert night.sas("resubmit", "A", "--yes", "--input", '{"amount": 1}', *reason).code == 0
-    rows = {row.what: row for fold in told(night).journal for row in fold.rows}
+    rows = {row.what: row for fold in told(night).folds for row in fold.rows}
     resubmitted = rows["resubmitted"]
     assert (resubmitted.by, resubmitted.reason) == ("operator ann", "the limit was raised")
     assert resubmitted.changes == ("pay: Error -> Pending with its input edited",)
     assert rows["step failed"].changes == ("pay: Processing -> Error",)
-    (request,) = rows["claimed"].messages
-    assert request.text == "request: do pay, epoch 2"
-    assert request.complete_by is not None
+    assert rows["claimed"].messages == ("request: do pay, epoch 2",)
 
 
 def test_a_journal_whose_beginning_was_removed_is_counted(night: Night) -> None:
     night.submit("A")
     journal = night.system.store.orders["A"].journal
     del journal[0]
-    assert (told(night).rows_removed, told(night).rows) == (1, journal[-1].seq)
-
-
-def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
-    requested(night)
-    seq = night.system.order("A").seq
-    night.play(night.system.hand(command(Verb.CANCEL.value, seq, order_id="A")))
-    story = told(night)
-    assert "because operator ann cancelled it" in story.story
-    assert story.undoing
-    assert story.waits.at is not None
-
-
-def test_json_has_the_members_of_an_exported_order_and_what_it_waits_for(night: Night) -> None:
-    night.fail("A", DECLINED)
-    (record,) = night.sas("show", "A", "--json").json
-    system = night.system
-    exported = record_of(system.order("A"), system.journal("A"), content=False)
-    assert record.keys() - exported.keys() == {"Story", "Waits", "Acts"}
-    assert to_line({name: record[name] for name in exported}) == to_line(exported)
-    assert record["Waits"]["Awaited"] == "You."
-    assert record["Waits"]["LastError"]["Message"] == "the card was declined"
+    assert told(night).rows_removed == 1
 
 
 # -- Lists ------------------------------------------------------------------------------------
 
 
-def test_orders_that_failed_alike_are_one_group_and_the_rest_is_counted(night: Night) -> None:
-    night.fail("A", DECLINED)
-    night.fail("B", DECLINED)
-    night.fail("C", RefusedError("no-stock", "sold out"), agent="stock")
+def test_a_list_has_the_orders_in_error_and_what_else_there_is(night: Night) -> None:
     night.submit("done")
-    requested(night, "under-way")
+    night.fail("A", DECLINED)
+    night.fail("B", RefusedError("no-stock", "sold out"), agent="stock")
+    requested(night, "out")
     order_list = listed(night)
-    assert [row.order_id for row in order_list.rows] == ["A", "B", "C"]
-    assert [(group.fingerprint, group.count) for group in order_list.groups] == [
-        ("pay/card-declined", 2),
-        ("reserve/no-stock", 1),
-    ]
-    assert not order_list.is_cut
-    assert beside(night) == Beside(under_way=1, finished_lately=1)
-    assert beside(night, "running") == Beside(in_error=3, finished_lately=1)
+    assert [row.order_id for row in order_list.rows] == ["A", "B"]
     row = order_list.rows[0]
     assert (row.step, row.why) == ("pay", "card-declined: the card was declined")
+    assert (order_list.failed_count, order_list.is_cut) == (2, False)
+    status = order_list.status
+    assert (status.in_error, status.under_way, status.ended) == (2, 1, {"Processed": 1})
+    one_group = listed(night, fingerprint="pay/card-declined")
+    assert [group.count for group in one_group.groups] == [1]
+    assert [row.order_id for row in listed(night, "all").rows] == ["A", "B", "out", "done"]
+    assert [row.order_id for row in listed(night, "all", workflow="chain").rows] == ["out"]
+    since = night.system.clock.now() + timedelta(seconds=1)
+    assert listed(night, since=since).rows == ()
 
 
-def test_a_list_of_every_state_begins_with_the_orders_in_error(night: Night) -> None:
-    night.submit("done")
-    night.fail("A", DECLINED)
-    requested(night, "under-way")
-    order_list = listed(night, "all")
-    assert [row.order_id for row in order_list.rows] == ["A", "under-way", "done"]
-    assert [row.order_id for row in listed(night, "all", limit=2).rows] == ["A", "under-way"]
-    assert beside(night, "all") == Beside()
-    assert listed(night, "all", workflow="chain").rows[0].order_id == "under-way"
+def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night) -> None:
+    for number in range(2):
+        night.submit(f"done-{number}")
+        night.fail(f"failed-{number}", DECLINED)
+    for number in range(2):
+        requested(night, f"out-{number}")
+    order_list = listed(night, "all", limit=1)
+    ids = [row.order_id.partition("-")[0] for row in order_list.rows]
+    assert ids == ["failed", "out", "done"]
+    assert order_list.is_cut
 
 
 def test_an_order_under_way_is_listed_with_what_each_open_step_waits_for(night: Night) -> None:
@@ -405,7 +373,7 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
     assert night.sas("undo", "A", "--yes", "--reason", "the customer asked").code == 0
     night.system.agents["payment"].then(DECLINED)
     night.submit("C", workflow="chain")
-    assert told(night).undone_because == "operator ann: the customer asked"
+    assert told(night).order.undone_because == "operator ann: the customer asked"
     rows = {row.order_id: row.undone_because for row in listed(night, "compensated").rows}
     assert rows == {
         "A": "operator ann: the customer asked",
@@ -418,21 +386,6 @@ def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night
     night.play(night.system.store.write_shared(value_name("order-with-care", 1), "x", None))
     with pytest.raises(NotPossibleError, match="ever ran here: known are order-with-care"):
         listed(night, workflow="cahin")
-
-
-def test_the_active_incidents_are_beside_each_list_those_that_need_you_first(night: Night) -> None:
-    store, now = night.system.store, night.system.clock.now()
-    for kind, text, lasts_s in (
-        (AlertKind.BREAKER_OPEN, "The service is away. Check.", 60),
-        (AlertKind.UNREADABLE, "No key decodes it.", -86_400),  # over
-        (AlertKind.AGENT_FAILING, "Agent cards fails. Deploy.", 60),
-    ):
-        until = now + timedelta(seconds=lasts_s)
-        incident = Incident(kind=kind, scope="agent", text=text, since=now, until=until)
-        active = rules.seen(None, rules.Sightings(incident, 1, ("O-1",)), now)
-        night.play(active_incidents(store).write(name_of(kind, "agent"), active, None))
-    headlines = ("agent cards fails", "the service is away")
-    assert beside(night).incidents == beside(night, "finished").incidents == headlines
 
 
 def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Night) -> None:

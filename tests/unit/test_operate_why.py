@@ -8,8 +8,6 @@ from datetime import timedelta
 import pytest
 
 from sas.domain.messages import JournalEntry, JournalWord
-from sas.domain.order import Resting
-from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate import journal as journals
 from sas.operate import why
 from sas.ports import AwaitCallback, Message, RefusedError, StillRunning, TransientError
@@ -35,23 +33,10 @@ def story_of(system: Kit, order_id: str = "O-1") -> str:
     return why.story(system.order(order_id), system.journal(order_id))
 
 
-def waits_of(system: Kit, order_id: str = "O-1", **circuits: Breaker) -> why.Waits:
+def waits_of(system: Kit, order_id: str = "O-1") -> why.Waits:
     order, journal = system.order(order_id), system.journal(order_id)
     agents = journals.agents_of(order, journal, system.business.workflows)
-    return why.waits_for(order, system.clock.now(), agents=agents, circuits=circuits)
-
-
-async def test_the_story_of_an_order_that_waits_for_you() -> None:
-    system = await night()
-    assert story_of(system, "10248") == f"It stopped at pay: {DECLINED}."
-    waits = waits_of(system, "10248")
-    assert (waits.awaited, waits.agent, waits.needs_you) == ("You.", "payment", True)
-
-
-async def test_the_story_of_an_order_that_went_well() -> None:
-    system = await night()
-    assert story_of(system, "10251").startswith("It is complete: every step is done, ")
-    assert waits_of(system, "10251").awaited == "Nothing: it is finished."
+    return why.waits_for(order, system.clock.now(), agents=agents)
 
 
 async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
@@ -62,10 +47,12 @@ async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
     assert story_of(system) == (
         f"It was undone because a step failed: {DECLINED}. Nothing of it is left."
     )
+    assert waits_of(system).awaited == "Nothing: it is finished."
 
 
 async def test_the_story_of_an_order_that_an_operator_undid_has_the_reason() -> None:
     system = await night()
+    assert story_of(system, "10251").startswith("It is complete: every step is done, ")
     message = command("undo", system.order("10251").seq, "w-1", "10251")
     await system.hand(replace(message, body=message.body[:-1] + b',"reason":"sold twice"}'))
     await system.drain()
@@ -79,44 +66,6 @@ async def test_the_story_of_a_rejected_order_says_why() -> None:
     assert system.state() == "Rejected"
     assert story_of(system).startswith("It was rejected before any step began: ")
     assert waits_of(system).awaited == "Nothing: the application corrects it and submits it again."
-
-
-async def test_an_order_waits_for_a_scheduler_then_for_an_agent_then_for_the_supervisor() -> None:
-    system = kit(CHAIN)
-    await system.submit()
-    assert waits_of(system).awaited == "A scheduler, to claim reserve."
-    await system.step(QUEUES.scheduler)
-    waits = waits_of(system)
-    assert waits.awaited == "The agent of reserve: the call is out, request 1."
-    assert (waits.agent, waits.at) == ("stock", system.order().complete_by)
-    await system.later(actors_kit.ALLOWED.total_seconds() + 61)
-    assert waits_of(system).awaited == "The supervisor, to look at reserve."
-    assert "Check that the function app runs" in waits_of(system).todo
-
-
-async def test_a_step_that_rests_is_shown_as_resting() -> None:
-    system = kit(CHAIN)
-    await system.submit()
-    before = system.order()
-    resting_step = replace(before.steps[0], turn=Resting(system.clock.now() + timedelta(seconds=5)))
-    system.store.orders["O-1"].order = replace(before, steps=(resting_step, *before.steps[1:]))
-    assert waits_of(system).awaited == "reserve rests."
-    assert waits_of(system).then == "Then it is tried again."
-
-
-async def test_an_open_circuit_of_the_agent_is_named() -> None:
-    system = kit(CHAIN)
-    await system.submit()
-    await system.step(QUEUES.scheduler)
-    waits = waits_of(system, stock=Breaker(state=BreakerState.OPEN, why="http-503"))
-    assert waits.circuit is not None
-    assert waits.circuit.is_open
-
-
-async def test_the_agent_is_known_from_its_reply_where_the_workflow_is_not() -> None:
-    system = await night()
-    order = system.order("10248")
-    assert journals.agents_of(order, system.journal("10248"), None) == {0: "stock", 1: "payment"}
 
 
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
@@ -142,16 +91,6 @@ async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
         attempt.ended_at is not None and attempt.ended_at >= attempt.began_at
         for attempt in attempts
     )
-
-
-async def test_an_undo_is_an_attempt_too_and_one_that_is_out_has_no_end() -> None:
-    system = await night()
-    await system.hand(command("undo", system.order("10251").seq, "w-1", "10251"))
-    await system.step(QUEUES.scheduler)
-    attempts = journals.attempts(system.order("10251"), system.journal("10251"))
-    undos = [attempt for attempt in attempts if attempt.direction.value == "undo"]
-    assert [(undo.outcome, undo.ended_at) for undo in undos] == [("is out", None)] * len(undos)
-    assert undos
 
 
 async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
@@ -197,13 +136,8 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
     assert folds[1].words == "claimed, waiting: no call could begin, released"
     seqs = [row.seq for fold in folds for row in fold.rows]
     assert seqs == [entry.seq for entry in journal]
-
-
-def test_a_journal_without_waiting_stays_as_it_is() -> None:
-    words = [JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5
-    journal = rows(JournalWord.SUBMITTED, *words, JournalWord.STEP_FAILED)
-    order = cases.submitted("O-1").after
-    assert not any(fold.is_run for fold in journals.folded(order, journal))
+    journal = rows(*[JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5, JournalWord.STEP_FAILED)
+    assert len(journals.folded(cases.submitted("O-1").after, journal)) == len(journal)
 
 
 @pytest.mark.parametrize(
@@ -248,22 +182,28 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     assert waits.awaited == "The agent of reserve: the call is out, request 2."
 
 
-async def test_an_undo_that_goes_on_is_named() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "awaited"),
+    [
+        (
+            StillRunning(timedelta(hours=1), "on its way back"),
+            "the undo of reserve goes on: on its way back; its agent asks again.",
+        ),
+        (
+            AwaitCallback(timedelta(days=1), "the van returns"),
+            "The callback of the undo of reserve: the van returns.",
+        ),
+    ],
+)
+async def test_an_undo_that_goes_on_or_awaits_a_callback_is_named(
+    outcome: StillRunning | AwaitCallback, awaited: str
+) -> None:
     system = kit(CHAIN)
-    system.agents["stock"].then({"ok": 1}, StillRunning(timedelta(hours=1), "on its way back"))
-    system.agents["payment"].then(RefusedError("card-declined", DECLINED))
-    await system.submit()
-    await system.drain()
-    awaited = "the undo of reserve goes on: on its way back; its agent asks again."
-    assert waits_of(system).awaited == awaited
-
-
-async def test_an_undo_that_awaits_a_callback_is_named() -> None:
-    system = kit(CHAIN)
-    system.agents["stock"].then({"ok": 1}, AwaitCallback(timedelta(days=1), "the van returns"))
+    system.agents["stock"].then({"ok": 1}, outcome)
     system.agents["payment"].then(RefusedError("card-declined", DECLINED))
     await system.submit()
     await system.drain()
     waits = waits_of(system)
-    assert waits.awaited == "The callback of the undo of reserve: the van returns."
-    assert waits.at == system.order().complete_by
+    assert (waits.awaited, waits.at) == (awaited, system.order().complete_by)
+    do, undo = journals.attempts(system.order(), system.journal())[::2]
+    assert (do.outcome, undo.direction.value) == ("done", "undo")

@@ -90,12 +90,6 @@ class ActiveIncident:
         """Whether it ends only after somebody acts."""
         return self.kind not in _END_BY_THEMSELVES
 
-    @property
-    def headline(self) -> str:
-        """The first sentence of its text, as a part of a sentence: without its full stop."""
-        first = self.text.partition(". ")[0].rstrip(".")
-        return first[:1].lower() + first[1:]
-
 
 def seen(active: ActiveIncident | None, sightings: Sightings, now: datetime) -> ActiveIncident:
     """Return an incident after it was seen. One that was over begins again."""
