@@ -24,7 +24,7 @@ from sas.domain.ids import check_order_id
 from sas.domain.messages import Verb
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, orders
-from sas.operate.commands import ActPlan, Intent, OrderCommand
+from sas.operate.commands import ActPlan, Intent
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
@@ -222,13 +222,9 @@ async def _acknowledge(system: LiveSystem, rows: Sequence[OrderRow], operator: s
     """Note that an operator has seen that these orders are in Error; return the exit code."""
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
     order_ids = [row.order_id for row in rows if row.acknowledged_by is None]
-    order_commands = [
-        OrderCommand(
-            order_id=order.order_id, verb=intent.verb, seq=order.seq, urgent=order.details.urgent
-        )
-        for order in await finding.load_all(await system.store(), order_ids)
-    ]
-    run = await act.carry_out(ActPlan(intent=intent, commands=order_commands), system)
+    loaded = await finding.load_all(await system.store(), order_ids)
+    acts = [commands.act_on(order, intent) for order in loaded]
+    run = await act.carry_out(ActPlan(intent=intent, acts=acts), system)
     problems = [result for result in run.results if result.problem]
     for result in problems:
         screen.complain(f"sas: order {result.order_id}: {result.problem}")
@@ -326,7 +322,7 @@ def show_order(
             screen.say(queued.line()) if as_json else _print_queued(queued)
             return 0
         intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
-        if operator and (reason := commands.refusal(order, intent)):
+        if operator and (reason := commands.act_on(order, intent).problem):
             raise NotPossibleError(f"acknowledge of order {order_id} is not possible: {reason}")
         rows = await store.journal(order_id)
         story = await orders.explain(

@@ -33,7 +33,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.operate import finding, letters
-from sas.operate.commands import Intent, command_for, outlook, refusal
+from sas.operate.commands import Intent, act_on
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
@@ -213,7 +213,7 @@ def acts_of(order: Order) -> Iterator[Act]:
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
     undoing = order.direction is Direction.UNDO
-    waits_for_calls = command_for(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
+    waits_for_calls = act_on(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     for verb in Verb:
         steps = {
             Verb.RESUBMIT: failed_steps,
@@ -221,16 +221,14 @@ def acts_of(order: Order) -> Iterator[Act]:
             Verb.CALLBACK: awaiting_steps,
         }.get(verb, ())
         step = awaiting_steps[0] if awaiting_steps and verb is Verb.CALLBACK else None
-        intent = Intent(verb=verb, by="", step=step, at_once=verb is Verb.UNDO)
-        if refusal(order, intent) or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
+        text = "RESULT" if verb is Verb.SKIP else None
+        at_once = verb is Verb.UNDO
+        act = act_on(order, Intent(verb=verb, by="", step=step, input=text, at_once=at_once))
+        if act.problem or (verb is Verb.ACKNOWLEDGE and order.acknowledged_by):
             continue
-        if command_for(order, intent).verb is not verb or (
-            verb is Verb.CANCEL and not waits_for_calls
-        ):
+        if act.verb is not verb or (verb is Verb.CANCEL and not waits_for_calls):
             continue  # another act does the same, such as the callback of a step to be skipped
-        if verb is Verb.SKIP:
-            intent = Intent(verb=verb, by="", input="RESULT")
-        effect = outlook(order, intent)
+        effect = act.would
         if verb is Verb.CALLBACK:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator
@@ -78,12 +79,18 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
 class LosesTheBus(OrdersClient):
     """A client that sends, and whose response queue cannot be read any longer after that."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.sent = asyncio.Event()
+
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
+        self.sent.set()
 
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
     ) -> AsyncGenerator[Notification]:
+        await self.sent.wait()
         yield notification("A-1", "received")
         until()
         raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
@@ -190,8 +197,7 @@ def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) 
         ([], "give FILE, or - for stdin, or one order by --id ID --content JSON"),
         (["x.json", "--id", "A", "--content", "{}"], "give FILE, or -"),
         (["--id", "A"], "give FILE, or -"),
-        (["--id", "A", "--content", "[1]"], "the content of order A is not a JSON object"),
-        (["--id", "A", "--content", "{"], "the content of order A: the body is not JSON"),
+        (["--id", "A", "--content", "{"], "line 1: the body is not JSON"),
         (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["-", "--reply-queue", "agent-x"], "agent-x"),
     ],

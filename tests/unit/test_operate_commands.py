@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from sas.codec import internal
@@ -20,7 +21,7 @@ from sas.domain.order import Direction, Fault, Order, OrderState, StepState, Und
 from sas.domain.reply import answer, progressed
 from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands
-from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, plan_many, plan_one
+from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct, act_on, plan_many, plan_one
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
@@ -118,9 +119,9 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 ) -> None:
     order = ORDERS[name]
     intent = Intent(verb=verb, by="ann", step=step, at_once=at_once)
-    act = ActPlan(intent=intent).add(order)
+    act = act_on(order, intent)
     command = Command(
-        command_id="c", order_id="o", verb=Verb(act.verb), seq=order.seq, by="ann", step=step
+        command_id="c", order_id="o", verb=act.verb, seq=order.seq, by="ann", step=step
     )
     decision = (
         None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
@@ -145,7 +146,7 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 def test_why_a_command_is_not_possible_is_one_sentence(
     name: str, intent: Intent, reason: str
 ) -> None:
-    assert reason in ActPlan(intent=intent).add(ORDERS[name]).problem
+    assert reason in act_on(ORDERS[name], intent).problem
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_why_a_command_is_not_possible_is_one_sentence(
     ],
 )
 def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:
-    assert sentence in ActPlan(intent=intent).add(ORDERS[name]).would
+    assert sentence in act_on(ORDERS[name], intent).would
 
 
 # -- Many orders ------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ class Line:
         pass
 
 
-async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[ActResult]:
+async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[OrderAct]:
     run = ActRun(plan, line.system.store, QUEUES)
     await run.send(line)
     return await run.follow(wait_s)
@@ -295,7 +296,7 @@ async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -
     ]
     assert [result.process_state for result in results] == ["Processed", "Error", "Processed"]
     assert results[1].problem == "pay (over-limit: the card is over its limit)"
-    assert (results[0].seq, results[0].what) == (5, "resubmitted")
+    assert (results[0].row, results[0].what) == (5, "resubmitted")
     assert (run.sent, done[-1]) == (3, 3)
 
 
@@ -307,9 +308,7 @@ async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_no
     first = await plan_many(system.store, IN_ERROR, resubmit())
     await ActRun(first, system.store, QUEUES).send(line)
     again = await plan_many(system.store, IN_ERROR, resubmit())
-    assert [command.command_id for command in again.commands] == [
-        command.command_id for command in first.commands
-    ]
+    assert [act.command for act in again.acts] == [act.command for act in first.acts]
     alerts, line.runs = len(system.alerts()), True
     await ActRun(first, system.store, QUEUES).send(line)  # the first commands arrive
     results = await carried_out(line, again)
@@ -317,13 +316,13 @@ async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_no
     assert system.words("A").count("resubmitted") == 1
     assert len(system.alerts()) == alerts
     third = await plan_many(system.store, IN_ERROR, resubmit())
-    assert third.commands == []  # none is in Error any more
+    assert third.acts == []  # none is in Error any more
 
 
 async def test_of_many_the_urgent_are_sent_first_in_their_lane() -> None:
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
-    plan.commands[1] = replace(plan.commands[1], urgent=True)
+    plan.acts[1] = msgspec.structs.replace(plan.acts[1], urgent=True)
     line = Line(system)
     await carried_out(line, plan)
     assert [message.order_id for message in line.sent] == ["B", "A", "C"]
@@ -351,7 +350,7 @@ async def test_a_command_for_a_fingerprint_changes_only_that_step() -> None:
 async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> None:
     system = await failed("A", "B")
     plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
-    assert (plan.acts, plan.commands) == ([], [])
+    assert plan.acts == []
     assert {act.problem for act in plan.others} == {
         "the step must be in Error, and reserve is Processed"
     }
@@ -368,8 +367,11 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> 
     await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
     query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
     plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
-    assert [(act.order_id, act.verb) for act in plan.acts] == [("P-1", "undo"), ("P-2", "undo")]
-    assert [command.seq for command in plan.commands] == [3, 3]
+    assert [(act.order_id, act.verb) for act in plan.acts] == [
+        ("P-1", Verb.UNDO),
+        ("P-2", Verb.UNDO),
+    ]
+    assert [(act.seq, act.any_seq) for act in plan.acts] == [(3, False)] * 2
     assert plan.limited  # there may be more
 
 
@@ -397,7 +399,7 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
     line.runs = True
-    await line.send([run._message(command) for command in plan.commands[1:]])
+    await line.send([run.message(act) for act in plan.acts[1:]])
     results = await run.follow(0.05)
     assert [result.carried_out for result in results] == [None, True, True]
     assert "not carried out within 0.05 s: check that the function app runs" in str(
@@ -428,10 +430,10 @@ async def test_an_undo_of_an_order_under_way_is_meant_even_if_the_order_has_chan
     store = MemoryStore()
     pending = await store.commit(cases.submitted("P"))
     intent = Intent(verb=Verb.UNDO, by="ann")
-    assert (await plan_one(store, "P", intent)).commands[0].seq is None
-    assert (await plan_one(store, "P", intent, seq=pending.seq)).commands[0].seq == pending.seq
+    assert (await plan_one(store, "P", intent)).acts[0].any_seq
+    assert not (await plan_one(store, "P", intent, seq=pending.seq)).acts[0].any_seq
     now = replace(intent, at_once=True)
-    assert (await plan_one(store, "P", now)).commands[0].seq == pending.seq
+    assert not (await plan_one(store, "P", now)).acts[0].any_seq
 
 
 async def test_why_the_scheduler_refused_is_told_at_once() -> None:
@@ -439,7 +441,7 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     plan = await plan_one(system.store, "A", replace(resubmit(), input='"no object"'))
     line = Line(system)
     line.runs = False
-    await CommandAnswers(system.store).record(plan.commands[0].command_id, "Expected `object`")
+    await CommandAnswers(system.store).record(plan.acts[0].command, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
     assert (result.carried_out, result.problem) == (False, "not carried out: Expected `object`.")
 
@@ -451,7 +453,7 @@ async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None
     line.runs = False
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
-    dead_letter = letter(run._message(plan.commands[0]))
+    dead_letter = letter(run.message(plan.acts[0]))
     await system.run(system.dead_letters.handle(dead_letter))
     (result,) = await run.follow(30)
     assert result.carried_out is False
