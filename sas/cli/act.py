@@ -22,7 +22,7 @@ from sas.cli.options import value
 from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
-from sas.operate import commands, finding, inputs
+from sas.operate import callbacks, commands, finding, inputs
 from sas.operate.commands import ActPlan, ActRun, Intent
 from sas.operate.errors import UsageError
 from sas.operate.finding import OrderQuery
@@ -191,7 +191,7 @@ def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
     async def work(system: LiveSystem) -> int:
         keys = read_callback_keys(os.environ)
         order = await finding.load(await system.store(), order_id)
-        for callback in commands.waiting_callbacks(order, step, keys):
+        for callback in callbacks.waiting_callbacks(order, step, keys):
             if as_json:
                 screen.say(callback.line())
                 continue

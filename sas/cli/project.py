@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sas.cli import application, options, screen
-from sas.codec.record import to_line
+from sas.cli import application, screen
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github
 from sas.deploy.queues import Needs
@@ -42,7 +41,6 @@ def new(
             "pinned by their hashes: for machines whose package index does not have them.",
         ),
     ] = None,
-    json: options.Json = False,
 ) -> None:
     """Write a project of your own into a new directory.
 
@@ -58,9 +56,6 @@ def new(
         create(directory, wheels)
     except ProjectError as error:
         raise UsageError(str(error)) from None
-    if json:
-        screen.say(to_line({"Project": str(directory)}))
-        return
     is_here = directory.resolve() == Path.cwd()
     test = "make test" if is_here else f"cd {shlex.quote(str(directory))} && make test"
     screen.sentence(f"{directory} is a project of your own. Next: {test}")

@@ -11,7 +11,6 @@ import typer
 
 from sas.cli import application, options, screen
 from sas.cli.system import LiveSystem, run
-from sas.codec.record import to_line
 from sas.config import read_payload_codec
 from sas.domain.workflow import Workflows
 from sas.operate.errors import UsageError
@@ -67,7 +66,6 @@ def draw(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this workflow.")] = None,
     *,
     app: options.App = None,
-    json: options.Json = False,
 ) -> None:
     """Draw the steps of one workflow, or of all, as a Mermaid diagram. It needs no system.
 
@@ -76,12 +74,11 @@ def draw(
       sas workflows draw claim
     """
     definitions = application.load(application.named(app))
-    text = "\n".join(_diagram(application.workflows_in(definitions), name))
-    screen.say(to_line({"Mermaid": text}) if json else text)
+    screen.say("\n".join(_diagram(application.workflows_in(definitions), name)))
 
 
 @room.command()
-def schema(*, app: options.App = None, json: options.Json = False) -> None:
+def schema(*, app: options.App = None) -> None:
     """Print the AsyncAPI document of the application. It needs no system.
 
     \b
@@ -95,8 +92,7 @@ def schema(*, app: options.App = None, json: options.Json = False) -> None:
     definitions = application.load(named)
     if isinstance(definitions, Workflows):
         raise UsageError(f"{named.label} has no types: give a module or a saga")
-    api = document(definitions, read_payload_codec(os.environ))
-    screen.say(to_line(api) if json else dumps(api, indent=2))
+    screen.say(dumps(document(definitions, read_payload_codec(os.environ)), indent=2))
 
 
 def _diagram(workflows: Workflows, name: str | None) -> Iterator[str]:
