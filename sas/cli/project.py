@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from sas.cli import application, screen
+from sas.cli import application, options, screen
+from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github
 from sas.deploy.queues import Needs
@@ -41,6 +42,7 @@ def new(
             "pinned by their hashes: for machines whose package index does not have them.",
         ),
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Write a project of your own into a new directory.
 
@@ -56,6 +58,9 @@ def new(
         create(directory, wheels)
     except ProjectError as error:
         raise UsageError(str(error)) from None
+    if json:
+        screen.say(to_line({"Project": str(directory)}))
+        return
     is_here = directory.resolve() == Path.cwd()
     test = "make test" if is_here else f"cd {shlex.quote(str(directory))} && make test"
     screen.sentence(f"{directory} is a project of your own. Next: {test}")

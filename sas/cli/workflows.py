@@ -11,6 +11,7 @@ import typer
 
 from sas.cli import application, options, screen
 from sas.cli.system import LiveSystem, run
+from sas.codec.record import to_line
 from sas.config import read_payload_codec
 from sas.domain.workflow import Workflows
 from sas.operate.errors import UsageError
@@ -66,6 +67,7 @@ def draw(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this workflow.")] = None,
     *,
     app: options.App = None,
+    json: options.Json = False,
 ) -> None:
     """Draw the steps of one workflow, or of all, as a Mermaid diagram. It needs no system.
 
@@ -74,11 +76,12 @@ def draw(
       sas workflows draw claim
     """
     definitions = application.load(application.named(app))
-    screen.say("\n".join(_diagram(application.workflows_in(definitions), name)))
+    text = "\n".join(_diagram(application.workflows_in(definitions), name))
+    screen.say(to_line({"Mermaid": text}) if json else text)
 
 
 @room.command()
-def schema(*, app: options.App = None) -> None:
+def schema(*, app: options.App = None, json: options.Json = False) -> None:
     """Print the AsyncAPI document of the application. It needs no system.
 
     \b
@@ -92,7 +95,8 @@ def schema(*, app: options.App = None) -> None:
     definitions = application.load(named)
     if isinstance(definitions, Workflows):
         raise UsageError(f"{named.label} has no types: give a module or a saga")
-    screen.say(dumps(document(definitions, read_payload_codec(os.environ)), indent=2))
+    api = document(definitions, read_payload_codec(os.environ))
+    screen.say(to_line(api) if json else dumps(api, indent=2))
 
 
 def _diagram(workflows: Workflows, name: str | None) -> Iterator[str]:

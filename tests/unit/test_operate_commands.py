@@ -130,99 +130,55 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
     assert bool(act.would) is (decision is not None)
 
 
-@pytest.mark.parametrize(
-    ("name", "intent", "reason"),
-    [
-        ("in error", Intent(verb=Verb.SKIP, by="ann", step="fly"), "it has no step 'fly', only"),
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"),
-            "the step must be in Error, and step-0 is Processed",
-        ),
-        ("cancelled", Intent(verb=Verb.UNDO, by="ann"), "(--now does not wait for them)"),
-        ("rejected", Intent(verb=Verb.UNDO, by="ann"), "submit it again"),
-    ],
-)
-def test_why_a_command_is_not_possible_is_one_sentence(
-    name: str, intent: Intent, reason: str
+def wish(verb: Verb, **members: Any) -> Intent:
+    return Intent(verb=verb, by="ann", **members)
+
+
+RESULT = '{"amount":80}'
+DEAR = Fault("too-dear", "50 is the most")
+REASONS = [
+    ("in error", wish(Verb.SKIP, step="fly"), "it has no step 'fly', only"),
+    ("in error", wish(Verb.RESUBMIT, step="step-0"), "must be in Error, and step-0 is Processed"),
+    ("cancelled", wish(Verb.UNDO), "(--now does not wait for them)"),
+    ("rejected", wish(Verb.UNDO), "submit it again"),
+]
+EFFECTS = [
+    ("in error", wish(Verb.RESUBMIT), "run again: step-1 (out-of-stock: none left of article 11)"),
+    ("in error", wish(Verb.RESUBMIT, input="{}"), "run again with the given input: step-1 (out-of"),
+    ("in error", wish(Verb.SKIP), "count as done; later steps will see null: step-1 (out-of-stock"),
+    ("in error", wish(Verb.SKIP, input=RESULT), f"count as done, with the result {RESULT}: step-1"),
+    ("undo failed", wish(Verb.RESUBMIT), "run again: undo of step-1 (shut: no)"),
+    ("undo failed", wish(Verb.SKIP), "count as undone by hand: undo of step-1 (shut"),
+    (
+        "pending",
+        wish(Verb.UNDO),
+        "start no new step, then undo the order (there is no way back); no",
+    ),
+    ("in error", wish(Verb.UNDO), "if they have an undo: step-1, step-0"),
+    ("processing", wish(Verb.UNDO), "start no new step, wait for step-0, then undo"),
+    ("processing", wish(Verb.UNDO, at_once=True), "undo the order (there is no way back); these"),
+    ("in error", wish(Verb.ACKNOWLEDGE), "note that you have seen"),
+    ("awaiting a callback", wish(Verb.UNDO), "start no new step, then undo the order"),
+    ("awaiting a callback", wish(Verb.SKIP, input=RESULT), "end step-0 as done, with the result {"),
+    (
+        "awaiting a callback",
+        wish(Verb.CALLBACK, input=RESULT),
+        f"as done, with the result {RESULT}",
+    ),
+    (
+        "awaiting a callback",
+        wish(Verb.CALLBACK, fault=DEAR),
+        "as refused (too-dear: 50 is the most)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "intent", "sentence"), REASONS + EFFECTS)
+def test_the_effect_of_a_command_or_why_it_is_not_possible_is_one_sentence(
+    name: str, intent: Intent, sentence: str
 ) -> None:
-    assert reason in act_on(ORDERS[name], intent).problem
-
-
-@pytest.mark.parametrize(
-    ("name", "intent", "sentence"),
-    [
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann"),
-            "run again: step-1 (out-of-stock: none left of article 11)",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann", input="{}"),
-            "run again with the given input: step-1 (out-of-stock: none left of article 11)",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.SKIP, by="ann"),
-            "count as done; later steps will see null: step-1 (out-of-stock",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.SKIP, by="ann", input='{"a":1}'),
-            'count as done, with the result {"a":1}: step-1 (out-of-stock',
-        ),
-        (
-            "undo failed",
-            Intent(verb=Verb.RESUBMIT, by="ann"),
-            "run again: undo of step-1 (shut: no)",
-        ),
-        (
-            "undo failed",
-            Intent(verb=Verb.SKIP, by="ann"),
-            "count as undone by hand: undo of step-1 (shut",
-        ),
-        (
-            "pending",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, then undo the order (there is no way back); no step ever began",
-        ),
-        ("in error", Intent(verb=Verb.UNDO, by="ann"), "if they have an undo: step-1, step-0"),
-        (
-            "processing",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, wait for step-0, then undo",
-        ),
-        (
-            "processing",
-            Intent(verb=Verb.UNDO, by="ann", at_once=True),
-            "undo the order (there is no way back); these steps began",
-        ),
-        ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, then undo the order",
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.SKIP, by="ann", step="step-0", input='{"amount":80}'),
-            'end step-0 as done, with the result {"amount":80}',
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.CALLBACK, by="ann", input='{"amount":80}'),
-            'end step-0 as done, with the result {"amount":80}',
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.CALLBACK, by="ann", fault=Fault("too-dear", "50 is the most")),
-            "end step-0 as refused (too-dear: 50 is the most); the order is then undone, or waits",
-        ),
-    ],
-)
-def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:
-    assert sentence in act_on(ORDERS[name], intent).would
+    act = act_on(ORDERS[name], intent)
+    assert sentence in act.would + act.problem
 
 
 # -- Many orders ------------------------------------------------------------------------------
