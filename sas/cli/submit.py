@@ -79,7 +79,7 @@ def submit(  # noqa: PLR0913  one for each option
         from sas.operate.submissions import Defaults, read_items  # noqa: PLC0415
 
         queue = _reply_queue(connected.queues, reply_queue)
-        source = _opened(file) if file else _one_order(order_id or "", content or "", find_workflow)
+        source = _opened(file) if file else one_order(order_id or "", content or "", find_workflow)
         with source as lines:
             run = SubmitRun(
                 items=read_items(lines, Defaults(queue, find_workflow)),
@@ -94,7 +94,7 @@ def submit(  # noqa: PLR0913  one for each option
     system.run(work)
 
 
-def _one_order(order_id: str, content: str, find_workflow: Callable[[], str]) -> BinaryIO:
+def one_order(order_id: str, content: str, find_workflow: Callable[[], str]) -> BinaryIO:
     """Return the order message of an order that options give, as a file has it."""
     members = b'{"order_id":%s,"workflow":%s,"order":%s}'
     return BytesIO(

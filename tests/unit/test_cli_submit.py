@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from sas.cli import submission
 from sas.cli.main import main
 from sas.cli.submission import SubmitRun, line_of
+from sas.cli.submit import one_order
 from sas.cli.system import LiveSystem
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
-from sas.operate.submissions import InputError, InputItem
+from sas.operate.submissions import Defaults, InputError, InputItem, read_items
 from tests.unit.test_cli_application import SAGAS
 from tests.unit.test_cli_application import project as project  # noqa: PLC0414  a fixture
 from tests.unit.test_operate_submissions import notification
@@ -62,10 +64,6 @@ def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
     assert line.isprintable()
     assert "A\\n1" in line
     assert "\\x1b[2J" in line
-
-
-def test_a_rejection_without_an_order_id_is_shown_as_such() -> None:
-    assert line_of(notification("", "rejected"), as_json=False).startswith("(no order id)")
 
 
 def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
@@ -189,6 +187,11 @@ def test_without_an_application_the_workflow_must_be_named(
 def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) -> None:
     assert main(["submit", "--id", "A-1", "--content", '{"amount": 3}']) == 0
     assert submitted == ["trip"]
+    source = one_order('A "1"', '{\n  "amount": 3\n}', lambda: "trip")
+    [item] = read_items(source, Defaults("responses-web", str))
+    assert item.order == NewOrder(
+        order_id='A "1"', order=Raw(b'{\n  "amount": 3\n}'), workflow="trip"
+    )
 
 
 @pytest.mark.parametrize(
