@@ -11,10 +11,9 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,9 +22,8 @@ from sas.cli.options import value
 from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
-from sas.domain.order import Fault
-from sas.operate import commands, finding
-from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, WaitingCallback
+from sas.operate import callbacks, commands, finding, inputs
+from sas.operate.commands import ActPlan, ActRun, Intent
 from sas.operate.errors import UsageError
 from sas.operate.finding import OrderQuery
 
@@ -34,8 +32,6 @@ LINES_MAX = 20
 """Of many orders, so many are named. A dry run names all."""
 MANY = "Many orders at once"
 JSON = "JSON, @FILE, or - for stdin"
-STATES = {Verb.UNDO: ("running", "error", "processed")}
-"""The choices of ``--state`` by verb. All other verbs change only orders in Error."""
 
 SomeOrderID = Annotated[
     str | None,
@@ -67,7 +63,10 @@ class ActOptions:
 class ManyOptions(ActOptions):
     """The options of a verb that changes one order or many."""
 
-    state: Annotated[Text, value("STATE", "Orders in this state.", panel=MANY)] = None
+    state: Annotated[
+        Literal["error", "running", "processed"] | None,
+        value("STATE", "error, running or processed.", panel=MANY),
+    ] = None
     fingerprint: Annotated[
         Text, value("STEP/CODE", "Orders in Error that failed in this way.", panel=MANY)
     ] = None
@@ -182,7 +181,7 @@ def callback(
         _show_callbacks(order_id, step, as_json=chosen.as_json)
     fault = None
     if refuse is not None:
-        fault = commands.refusal_by_hand(refuse, text or chosen.reason)
+        fault = inputs.refusal_by_hand(refuse, text or chosen.reason)
     _change(
         order_id, Verb.CALLBACK, chosen, step=step, content=answer, option="--answer", fault=fault
     )
@@ -192,31 +191,23 @@ def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
     async def work(system: LiveSystem) -> int:
         keys = read_callback_keys(os.environ)
         order = await finding.load(await system.store(), order_id)
-        for callback in commands.waiting_callbacks(order, step, keys):
+        for callback in callbacks.waiting_callbacks(order, step, keys):
             if as_json:
                 screen.say(callback.line())
-            else:
-                _show_callback(callback)
+                continue
+            undoing = "the undo of " if callback.direction == "undo" else ""
+            note = f": {callback.note}" if callback.note else ""
+            until = screen.phrase("until", callback.until)
+            screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
+            verb = f"sas callback {order_id} --step {callback.step}"
+            answer, refuse = f"{verb} --answer RESULT", f"{verb} --refuse CODE --text TEXT"
+            address = callback.lacking or ""
+            screen.facts([("answer", answer), ("refuse", refuse), ("address", address)])
+            if callback.token:  # whole, so that it can be copied
+                screen.say(callback.url or f"token  {callback.token}")
         return 0
 
     system.run(work)
-
-
-def _show_callback(callback: WaitingCallback) -> None:
-    undoing = "the undo of " if callback.direction == "undo" else ""
-    note = f": {callback.note}" if callback.note else ""
-    until = screen.phrase("until", callback.until)
-    screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
-    name = f"{callback.order_id} --step {callback.step}"
-    screen.facts(
-        [
-            ("answer", f"sas callback {name} --answer RESULT"),
-            ("refuse", f"sas callback {name} --refuse CODE --text TEXT"),
-            ("address", callback.lacking or ""),
-        ]
-    )
-    if callback.token:  # whole, so that it can be copied
-        screen.say(callback.url or f"token  {callback.token}")
 
 
 # -- What is wanted ---------------------------------------------------------------------------
@@ -238,51 +229,18 @@ def read_text(text: str) -> bytes:
         raise UsageError(f"cannot read {text[1:]}: {error.strerror}") from None
 
 
-def _intent(
-    verb: Verb,
-    chosen: ActOptions,
-    *,
-    step: str | None = None,
-    content: str | None = None,
-    option: str = "--input",
-    fault: Fault | None = None,
-    at_once: bool = False,
-) -> Intent:
-    """Return what the operator wants. ``option`` is the one that has the content."""
-    text = None
-    if content is not None:
-        codec = read_payload_codec(os.environ)
-        text = commands.checked_input(read_text(content), option, codec)
-    return Intent(
-        verb=verb,
-        by=options.operator(chosen.by),
-        step=step,
-        input=text,
-        fault=fault,
-        reason=commands.check_reason(chosen.reason, "--reason"),
-        at_once=at_once,
-    )
-
-
-def _query(order_id: str | None, verb: Verb, chosen: ActOptions) -> OrderQuery | None:
+def _query(order_id: str | None, verb: Verb, chosen: ManyOptions) -> OrderQuery | None:
     """Return which orders are meant; None if it is the one with ORDER_ID."""
-    if not isinstance(chosen, ManyOptions):
-        return None
     state = chosen.state or ("error" if chosen.fingerprint else None)
-    states = STATES.get(verb, ("error",))
-    if order_id is not None and state is not None:
-        raise UsageError(
-            f"ORDER_ID {order_id!r} names one order, and --state {state} chooses many: give one "
-            "of the two"
-        )
-    if state is None and (chosen.workflow or chosen.since):
-        raise UsageError("--workflow and --since choose among many: they go with --state")
     if order_id is None and state is None:
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if order_id is not None and (state or chosen.workflow or chosen.since):
+        raise UsageError(
+            f"ORDER_ID {order_id!r} names one order, and --state, --fingerprint, --workflow and "
+            "--since choose many: give one of the two"
+        )
     if state is None:
         return None
-    if state not in states:
-        raise UsageError(f"--state {state}: {verb.value} takes orders in {' or '.join(states)}")
     if chosen.fingerprint and (state != "error" or not all(chosen.fingerprint.partition("/"))):
         raise UsageError(
             f"--fingerprint {chosen.fingerprint} with --state {state}: give STEP/CODE as sas list "
@@ -302,12 +260,26 @@ def _query(order_id: str | None, verb: Verb, chosen: ActOptions) -> OrderQuery |
 # -- Say it, ask, send it, follow it ----------------------------------------------------------
 
 
-def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **intention: Any) -> None:
-    """Run a verb. ``intention`` has the rest of its ``_intent``."""
-    query = _query(order_id, verb, chosen)
+def _change(
+    order_id: str | None,
+    verb: Verb,
+    chosen: ActOptions,
+    *,
+    content: str | None = None,
+    option: str = "--input",
+    **intention: Any,
+) -> None:
+    """Run a verb. ``option`` has the content; ``intention`` is the rest of its intent."""
+    query = _query(order_id, verb, chosen) if isinstance(chosen, ManyOptions) else None
 
     async def work(system: LiveSystem) -> int:
-        intent = _intent(verb, chosen, **intention)
+        text = None
+        if content is not None:
+            codec = read_payload_codec(os.environ)
+            text = inputs.checked_input(read_text(content), option, codec)
+        by = options.operator(chosen.by)
+        reason = inputs.check_text(chosen.reason, "--reason")
+        intent = Intent(verb=verb, by=by, reason=reason, input=text, **intention)
         store = await system.store()
         if query is None:
             plan = await commands.plan_one(store, order_id or "", intent, seq=chosen.seq)
@@ -326,7 +298,7 @@ def _change(order_id: str | None, verb: Verb, chosen: ActOptions, **intention: A
         if not chosen.yes and not screen.confirmed(action):
             return 1
         run = await carry_out(plan, system, chosen.wait)
-        return _tell(run, waited=chosen.wait > 0, is_one=query is None, as_json=chosen.as_json)
+        return _tell(run, chosen, is_one=query is None)
 
     system.run(work)
 
@@ -350,7 +322,7 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
         screen.table(("ORDER", "STATE", "FAILED", "SINCE"), rows, folds="FAILED")
     if more := len(plan.acts) - len(rows):
         screen.sentence(f"and {more:,} more (--dry-run names all)")
-    if waiting := sum(act.verb == Verb.CANCEL.value for act in plan.acts):
+    if waiting := sum(act.verb is Verb.CANCEL for act in plan.acts):
         screen.sentence(
             f"{screen.count(waiting, 'order')} under way: start no new step, and wait for running "
             "calls first (--now does not)"
@@ -368,7 +340,7 @@ async def carry_out(plan: ActPlan, system: LiveSystem, wait_s: float = COMMAND_W
         ServiceUnavailableError: the bus did not take them all.
     """
     run = ActRun(plan, await system.store(), system.queues)
-    total = len(plan.commands)
+    total = len(plan.acts)
     try:
         bus = await system.bus()
         with screen.progress("commands sent", total) as tell:
@@ -389,43 +361,32 @@ async def carry_out(plan: ActPlan, system: LiveSystem, wait_s: float = COMMAND_W
     return run
 
 
-def _tell(run: ActRun, *, waited: bool, is_one: bool, as_json: bool = False) -> int:
+def _tell(run: ActRun, chosen: ActOptions, *, is_one: bool) -> int:
     """Print the results; return the exit code."""
     results = run.results
     problems = [result for result in results if result.problem]
-    if as_json:
+    code = 1 if problems else 0
+    if chosen.as_json:
         for result in results:
             screen.say(result.line())
-        return 1 if problems else 0
-    if is_one:
-        _tell_one(results[0], waited=waited)
-    else:
-        _tell_many(results, problems, waited=waited)
-    return 1 if problems else 0
-
-
-def _tell_one(result: ActResult, *, waited: bool) -> None:
-    if not waited:
-        screen.sentence(f"sent, as command {result.command}")
-    if result.carried_out:
+        return code
+    carried_out = [result for result in results if result.carried_out]
+    if not is_one:
+        counts = f"sent {len(results):,}"
+        if chosen.wait:
+            counts += f", carried out {len(carried_out):,}"
+        if failed := sum(result.failed_again for result in results):
+            counts += f", failed again {failed:,}"
+        screen.sentence(counts)
+    elif not chosen.wait:
+        screen.sentence(f"sent, as command {results[0].command}")
+    elif carried_out:
+        (result,) = carried_out
         state = result.process_state
-        screen.sentence(f"done: seq {result.seq}, {result.what}; the order is {state}")
-    if result.problem:
-        again = "it failed again: " * result.failed_again
-        screen.complain(f"sas: {again}{result.problem}")
-
-
-def _tell_many(
-    results: Sequence[ActResult], problems: Sequence[ActResult], *, waited: bool
-) -> None:
-    counts = f"sent {len(results):,}"
-    if waited:
-        counts += f", carried out {sum(result.carried_out is True for result in results):,}"
-    if failed := sum(result.failed_again for result in results):
-        counts += f", failed again {failed:,}"
-    screen.sentence(counts)
+        screen.sentence(f"done: seq {result.row}, {result.what}; the order is {state}")
     for result in problems[:LINES_MAX]:
         again = "failed again: " * result.failed_again
         screen.complain(f"sas: order {result.order_id}: {again}{result.problem}")
-    if more := len(problems) - LINES_MAX if len(problems) > LINES_MAX else 0:
-        screen.complain(f"sas: and {more:,} more: sas list shows them")
+    if len(problems) > LINES_MAX:
+        screen.complain(f"sas: and {len(problems) - LINES_MAX:,} more: sas list shows them")
+    return code

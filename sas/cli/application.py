@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sas.cli import screen
 from sas.domain.workflow import Workflows
 from sas.environment import settings_of
@@ -28,18 +30,27 @@ PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 """Errors whose text says enough without the name of their class."""
 
 
+class ProjectTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[tool.sas]`` of a project. ``orders`` is a file of example orders."""
+
+    app: str | None = None
+    orders: str | None = None
+    applications: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """The name of an application, and the folder from which it is imported.
+    """An application: MODULE or MODULE:NAME, the folder from which it is imported, its project.
 
-    The name is MODULE or MODULE:NAME. ``label`` says in errors which application it is, and who
-    named it. ``orders`` is a file of example orders, in the same folder.
+    ``label`` says in errors which application it is, and who named it.
     """
 
     name: str
     folder: Path
     label: str
-    orders: str | None = None
+    table: ProjectTable
 
 
 def named(argument: str | None) -> App:
@@ -52,6 +63,46 @@ def named(argument: str | None) -> App:
     if app is None:
         raise UsageError(f"no application is named: {HOW}")
     return app
+
+
+def _named(argument: str | None) -> App | None:
+    here = Path.cwd()
+    if argument is not None:
+        table = table_of(here)
+        return App(name=argument, folder=here, label=f"--app {argument}", table=table)
+    for folder in (here, *here.parents):
+        if (folder / PROJECT_FILE).is_file():
+            return in_folder(folder)
+    return None
+
+
+def in_folder(folder: Path) -> App | None:
+    """Return the application that the project in a folder names, if it names one.
+
+    Raises:
+        UsageError: the project's file cannot be used.
+    """
+    table = table_of(folder)
+    label = f"app {table.app!r} of {folder / PROJECT_FILE}"
+    if table.app is None:
+        return None
+    return App(name=table.app, folder=folder, label=label, table=table)
+
+
+def table_of(folder: Path) -> ProjectTable:
+    """Return the table ``[tool.sas]`` of the project in a folder; an empty one if it has none.
+
+    Raises:
+        UsageError: the file cannot be read, or the table is wrong.
+    """
+    file = folder / PROJECT_FILE
+    if not file.is_file():
+        return ProjectTable()
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
+        return msgspec.convert(table, ProjectTable)
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{file}: [tool.sas] cannot be read: {error}") from None
 
 
 def workflows_of(argument: str | None) -> Workflows:
@@ -146,54 +197,3 @@ def _found(name: str) -> Any:
     if isinstance(definition, Saga):
         return business_of([definition])
     return definition() if callable(definition) else definition
-
-
-def _named(argument: str | None) -> App | None:
-    if argument is not None:
-        file = Path(PROJECT_FILE)
-        orders = table_of(file).get("orders") if file.is_file() else None
-        return App(name=argument, folder=Path(), label=f"--app {argument}", orders=orders)
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        file = folder / PROJECT_FILE
-        if file.is_file():
-            return _in_project(file, Path() if folder == here else folder)
-    return None
-
-
-def _in_project(file: Path, folder: Path) -> App | None:
-    """Return the application that a project's file names; None if it names none."""
-    table = table_of(file)
-    name = table.get("app")
-    if name is None:
-        return None
-    label = f"app {name!r} of {file}"
-    return App(name=name, folder=folder, label=label, orders=table.get("orders"))
-
-
-_TEXTS = ("app", "orders")
-_LISTS = ("applications", "bound", "settings")
-
-
-def table_of(file: Path) -> dict[str, Any]:
-    """Return the table ``[tool.sas]`` of a project's file; ``{}`` if it has none.
-
-    ``app`` and ``orders`` are texts; ``applications``, ``bound`` and ``settings`` lists of texts.
-
-    Raises:
-        UsageError: the file cannot be read, or the table is wrong.
-    """
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("sas", {})
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    if not isinstance(table, dict) or not table.keys() <= {*_TEXTS, *_LISTS}:
-        members = ", ".join((*_TEXTS, *_LISTS))
-        raise UsageError(f'{file}: [tool.sas] has only {members}, like app = "orders"')
-    for member, value in table.items():
-        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
-        if not (is_list if member in _LISTS else isinstance(value, str)):
-            example = f'{member} = ["web"]' if member in _LISTS else 'app = "orders"'
-            kind = "list of texts" if member in _LISTS else "text"
-            raise UsageError(f"{file}: {member} of [tool.sas] is no {kind}: write {example}")
-    return table

@@ -114,7 +114,9 @@ class VerbGroup(TyperGroup):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     # The command reports errors in its own sentences. The SDK's log would repeat them on stderr.
-    logging.getLogger("azure").addHandler(logging.NullHandler())
+    # Warnings of the client are printed by ``submit``.
+    for name in ("azure", "sas.client"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     _prepare_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

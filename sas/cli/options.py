@@ -6,49 +6,44 @@ import getpass
 import os
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from inspect import Signature, signature
+from typing import Annotated, Any
 
 import typer
 from typer.models import OptionInfo
 
 from sas.cli import screen
-from sas.operate.commands import check_name
 from sas.operate.errors import UsageError
+from sas.operate.inputs import check_name
+
+
+def value(
+    metavar: str, text: str, *, name: str | None = None, panel: str | None = None
+) -> OptionInfo:
+    """Return an option with a value. ``panel`` is the heading of its group in the help."""
+    option: OptionInfo = typer.Option(
+        *([name] if name else []),
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        rich_help_panel=panel,
+    )
+    return option
+
 
 OrderID = Annotated[str, typer.Argument(metavar="ORDER_ID", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 App = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODULE",
-        help="The application (default: app of tool.sas in pyproject.toml).",
-        show_default=False,
-    ),
+    value("MODULE", "The application (default: app of tool.sas in pyproject.toml)."),
 ]
-By = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Your name (default: SAS_OPERATOR).",
-        show_default=False,
-    ),
-]
-Reason = Annotated[
-    str,
-    typer.Option(metavar="TEXT", help="Why you do this, for the journal.", show_default=False),
-]
+By = Annotated[str | None, value("NAME", "Your name (default: SAS_OPERATOR).")]
+Reason = Annotated[str, value("TEXT", "Why you do this, for the journal.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would happen.")]
-Since = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHEN", help="Only since then: 30m, 1h, 2d, or a time in UTC.", show_default=False
-    ),
-]
+Since = Annotated[str | None, value("WHEN", "Only since then: 30m, 1h, 2d, or a time in UTC.")]
 
 OPERATOR_SETTING = "SAS_OPERATOR"
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -95,41 +90,16 @@ def moment(text: str) -> datetime:
         ) from None
 
 
-def value(
-    metavar: str, text: str, *, name: str | None = None, panel: str | None = None
-) -> OptionInfo:
-    """Return an option with a value. ``panel`` is the heading of its group in the help."""
-    option: OptionInfo = typer.Option(
-        *([name] if name else []),
-        metavar=metavar,
-        help=text,
-        show_default=False,
-        rich_help_panel=panel,
-    )
-    return option
-
-
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
     """Show Typer the members of a verb's ``chosen`` (a dataclass) as options of the verb."""
-    hints = get_type_hints(verb, include_extras=True)
-    chosen = hints.pop("chosen")
-    members = get_type_hints(chosen, include_extras=True)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in signature(verb).parameters.items()
-        if name in hints
-    ]
-    parameters += [
-        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default).replace(
-            annotation=members[option.name]
-        )
-        for option in fields(chosen)
-    ]
+    *parameters, chosen = signature(verb, eval_str=True).parameters.values()
+    shared = signature(chosen.annotation, eval_str=True).parameters
+    parameters += shared.values()
 
     @wraps(verb)
     def run(*positional: Any, **named: Any) -> None:
-        options = {option.name: named.pop(option.name) for option in fields(chosen)}
-        verb(*positional, **named, chosen=chosen(**options))
+        members = {name: named.pop(name) for name in shared}
+        verb(*positional, **named, chosen=chosen.annotation(**members))
 
     vars(run)["__signature__"] = Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -25,7 +25,7 @@ from sas.config import read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.features.claim_check import ClaimCheck
-from sas.operate import finding, lists, orders
+from sas.operate import commands, finding, lists, orders
 from sas.operate.commands import ActPlan, Intent
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.finding import OrderQuery
@@ -203,18 +203,16 @@ def _others(status: SystemStatus, state: str) -> Iterator[str]:
 
 async def _acknowledge(system: LiveSystem, order_ids: Sequence[str], operator: str) -> int:
     """Note that an operator has seen that these orders are in Error; return the exit code."""
-    plan = ActPlan(intent=Intent(verb=Verb.ACKNOWLEDGE, by=operator))
-    for order in await finding.load_all(await system.store(), order_ids):
-        plan.add(order)
-    results = (await act.carry_out(plan, system)).results
-    problems = {act.order_id: act.problem for act in plan.others}
-    problems |= {result.order_id: result.problem for result in results if result.problem}
-    for order_id, problem in problems.items():
-        screen.complain(f"sas: order {order_id}: {problem}")
-    number = sum(not result.problem for result in results)
-    screen.complain(
-        f"{operator} has seen {screen.count(number, 'order')} in Error: it is in the journal"
-    )
+    intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
+    loaded = await finding.load_all(await system.store(), order_ids)
+    acts = [commands.act_on(order, intent) for order in loaded]
+    possible_acts = [order_act for order_act in acts if not order_act.problem]
+    run = await act.carry_out(ActPlan(intent=intent, acts=possible_acts), system)
+    problems = [result for result in (*acts, *run.results) if result.problem]
+    for result in problems:
+        screen.complain(f"sas: order {result.order_id}: {result.problem}")
+    number = screen.count(sum(not result.problem for result in run.results), "order")
+    screen.complain(f"{operator} has seen {number} in Error: it is in the journal")
     return 1 if problems else 0
 
 

@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 import typer
 
 from sas.cli import application, options, screen
-from sas.cli.application import App
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github
@@ -134,25 +133,24 @@ def needs_of(directory: Path) -> Needs:
     Raises:
         UsageError: the app is not named or cannot be loaded, or a name is not valid.
     """
-    file = directory / application.PROJECT_FILE
-    table = application.table_of(file)
-    if "app" not in table:
+    app = application.in_folder(directory)
+    if app is None:
         raise UsageError(f"no application is named: {application.HOW}")
-    app = App(name=table["app"], folder=directory, label=f"app {table['app']!r} of {file}")
+    table = app.table
     with application.local_settings(directory):
         business = application.load(app)
     if not isinstance(business, Business):
         raise UsageError(f"{app.label} has no agents: name a module with sagas")
-    settings = dict.fromkeys((*business.settings, *table.get("settings", ())))
+    settings = dict.fromkeys((*business.settings, *table.settings))
     try:
         return Needs(
             agents=list(business.agents),
-            applications=table.get("applications", []),
-            bound=table.get("bound", []),
+            applications=table.applications,
+            bound=table.bound,
             settings=list(settings),
         )
     except ValueError as error:
-        raise UsageError(f"[tool.sas] of {file}: {error}") from None
+        raise UsageError(f"[tool.sas] of {directory / application.PROJECT_FILE}: {error}") from None
 
 
 def _check(project: Path, needs: Needs) -> int:
@@ -174,7 +172,7 @@ def _compare_functions(project: Path, needs: Needs) -> int:
     except Exception as error:  # noqa: BLE001  a value or azure.functions is missing, or any other
         screen.complain(f"{FUNCTIONS} is not compared: {error}")
         return 0
-    named = application.table_of(project / application.PROJECT_FILE)["app"].partition(":")[0]
+    named = str(application.table_of(project).app).partition(":")[0]
     apps = [member for member in members if type(member).__name__ == "FunctionApp"]
     agents = {agent for app in apps for agent in getattr(app, "agents", ())}
     others = agents.difference(needs.agents)

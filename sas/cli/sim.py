@@ -101,7 +101,8 @@ def stories_of(app: App) -> Stories:
     sagas = [getattr(module, name)] if name else sagas_of(module)
     if not isinstance(sagas[0], Saga):
         raise UsageError(f"{app.label} is no saga: name a module with sagas, or one of them")
-    examples = () if app.orders is None else _examples(app.folder / app.orders)
+    orders = app.table.orders
+    examples = () if orders is None else _examples(app.folder / orders)
     return Stories(module=module, sagas=sagas, directory=app.folder, examples=examples)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,7 +21,7 @@ from sas.codec.external import Notification, encode, notice_of
 from sas.config import read_order_bytes_max
 from sas.domain.queues import Queues
 from sas.operate.errors import ServiceUnavailableError, UsageError
-from sas.operate.submissions import Feed, InputError, InputItem, SubmissionTracker
+from sas.operate.submissions import InputError, InputItem, SubmissionTracker, read_ahead
 
 SEND_ORDERS_MAX = 500
 """Orders that are given to the client in one call."""
@@ -61,8 +62,7 @@ class SubmitRun:
             with screen.progress(text) if has_bar else nullcontext() as self._tell:
                 async with self._client(connected.queues) as client:
                     connected.waits_for = "orders to send, or for their notifications"
-                    with _reports_of_waits():
-                        await self._send_and_follow(client)
+                    await self._send_and_follow(client)
         except asyncio.CancelledError:
             screen.complain("interrupted: the orders that were sent are still processed")
             self._summarise()
@@ -93,14 +93,12 @@ class SubmitRun:
             raise group.exceptions[0] from None
 
     async def _send(self, client: OrdersClient) -> None:
-
-        feed = Feed(self.items)
-        while items := await feed.take(SEND_ORDERS_MAX):
-            await self._send_batch(client, items)
+        async with aclosing(read_ahead(self.items, SEND_ORDERS_MAX)) as batches:
+            async for items in batches:
+                await self._send_batch(client, items)
         self.tracker.sending_ended()
 
-    async def _send_batch(self, client: OrdersClient, items: list[InputItem]) -> None:
-
+    async def _send_batch(self, client: OrdersClient, items: Sequence[InputItem]) -> None:
         submitted_before = self.tracker.submitted
 
         def on_sent(count: int) -> None:
@@ -175,9 +173,11 @@ class SubmitRun:
         Raises:
             UsageError: the environment names no namespace, or one that cannot exist.
         """
-
         endpoint = system.read_bus(os.environ)
+        client_log, reporter = logging.getLogger("sas.client"), _WaitReporter()
         async with AsyncExitStack() as stack:
+            client_log.addHandler(reporter)
+            stack.callback(client_log.removeHandler, reporter)
             address: dict[str, Any] = {"connection_string": endpoint.connection_string}
             if endpoint.address is not None:
                 credential = await stack.enter_async_context(token_credential())
@@ -196,7 +196,6 @@ class SubmitRun:
 
 def line_of(notification: Notification, *, as_json: bool) -> str:
     """Return a notification for people, or for programs: the CloudEvent on one line."""
-
     if as_json:
         return encode(notification).decode()
     data = notification.data
@@ -221,24 +220,9 @@ class _WaitReporter(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._reported_at: float | None = None
+        self._reported_at = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
-        now = time.monotonic()
-        if self._reported_at is None or now - self._reported_at >= WAIT_REPORT_EVERY_S:
-            self._reported_at = now
+        if time.monotonic() - self._reported_at >= WAIT_REPORT_EVERY_S:
+            self._reported_at = time.monotonic()
             screen.complain(f"sas: {record.getMessage()}")
-
-
-@contextmanager
-def _reports_of_waits() -> Iterator[None]:
-    """Print why the client waits, as long as this context lasts."""
-    client_log = logging.getLogger("sas.client")
-    reporter = _WaitReporter()
-    # This handler stays after the context. Without any handler, Python prints warnings itself.
-    client_log.addHandler(logging.NullHandler())
-    client_log.addHandler(reporter)
-    try:
-        yield
-    finally:
-        client_log.removeHandler(reporter)

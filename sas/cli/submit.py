@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
+from msgspec.json import encode
 
 from sas.cli import act, application, options, system
 from sas.cli.options import value
@@ -73,20 +76,13 @@ def submit(  # noqa: PLR0913  one for each option
     async def work(connected: LiveSystem) -> int:
         # Slow to import (Azure's SDK), and not needed for --help.
         from sas.cli.submission import SubmitRun  # noqa: PLC0415
-        from sas.operate.submissions import Defaults, InputError, one_item, read_items  # noqa: PLC0415
+        from sas.operate.submissions import Defaults, read_items  # noqa: PLC0415
 
         queue = _reply_queue(connected.queues, reply_queue)
-        with _opened(file) as source:
-            if source is not None:
-                items = read_items(source, Defaults(queue, find_workflow))
-            else:
-                text = act.read_text(content or "")
-                try:
-                    items = iter([one_item(order_id or "", text, find_workflow())])
-                except InputError as error:
-                    raise UsageError(str(error)) from None
+        source = _opened(file) if file else one_order(order_id or "", content or "", find_workflow)
+        with source as lines:
             run = SubmitRun(
-                items=items,
+                items=read_items(lines, Defaults(queue, find_workflow)),
                 reply_queue=queue,
                 follow=follow,
                 as_json=as_json,
@@ -96,6 +92,14 @@ def submit(  # noqa: PLR0913  one for each option
             return await run.work(connected)
 
     system.run(work)
+
+
+def one_order(order_id: str, content: str, find_workflow: Callable[[], str]) -> BinaryIO:
+    """Return the order message of an order that options give, as a file has it."""
+    members = b'{"order_id":%s,"workflow":%s,"order":%s}'
+    return BytesIO(
+        members % (encode(order_id), encode(find_workflow()), act.read_text(content).strip())
+    )
 
 
 def _workflow(name: str | None, app: str | None) -> str:
@@ -136,9 +140,9 @@ def _reply_queue(queues: Queues, name: str | None) -> str:
     return reply_queue
 
 
-def _opened(name: str | None) -> AbstractContextManager[BinaryIO | None]:
-    if name is None or name == "-":
-        return nullcontext(_stdin() if name else None)
+def _opened(name: str) -> AbstractContextManager[BinaryIO]:
+    if name == "-":
+        return nullcontext(_stdin())
     try:
         return Path(name).open("rb")
     except OSError as error:

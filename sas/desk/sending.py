@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from sas.domain.queues import Queues
-from sas.operate.commands import ActPlan, ActResult, ActRun, Intent
+from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct
 from sas.operate.errors import CommandError
 from sas.ports import MessageBus, StateStore, UnavailableError
 
@@ -32,7 +32,7 @@ class CommandGroup:
         return self.run.plan.intent
 
     @property
-    def results(self) -> Sequence[ActResult]:
+    def results(self) -> Sequence[OrderAct]:
         """What is known of each order."""
         return self.run.results
 
@@ -44,17 +44,17 @@ class CommandGroup:
         )
 
     @property
-    def carried_out(self) -> Sequence[ActResult]:
+    def carried_out(self) -> Sequence[OrderAct]:
         """The results of the commands that were carried out."""
         return [result for result in self.results if result.carried_out]
 
     @property
-    def refused(self) -> Sequence[ActResult]:
+    def refused(self) -> Sequence[OrderAct]:
         """The results of the orders that did not change."""
         return [result for result in self.results if result.problem and not result.carried_out]
 
     @property
-    def failed_again(self) -> Sequence[ActResult]:
+    def failed_again(self) -> Sequence[OrderAct]:
         """The results of the orders of which steps failed again."""
         return [result for result in self.results if result.failed_again]
 

@@ -39,7 +39,7 @@ from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, orders, redriving, why
+from sas.operate import commands, finding, inputs, orders, redriving, why
 from sas.operate.commands import Intent
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.messages import path_of
@@ -271,10 +271,10 @@ class Desk:
             verb = Verb(form.verb)
         except ValueError:
             raise UsageError(f"there is no verb {form.verb!r}: load the page again") from None
-        reason = commands.check_reason(form.reason, "the reason")
+        reason = inputs.check_text(form.reason, "the reason")
         step = form.step or None
         if verb is Verb.CALLBACK and form.code.strip():
-            fault = commands.refusal_by_hand(form.code, reason)
+            fault = inputs.refusal_by_hand(form.code, reason)
             return Intent(verb=verb, by=self.office.by, step=step, fault=fault, reason=reason)
         if verb not in {Verb.RESUBMIT, Verb.SKIP, Verb.CALLBACK}:
             at_once = verb is Verb.UNDO  # the page shows the cancel beside it
@@ -283,7 +283,7 @@ class Desk:
         if verb is Verb.RESUBMIT and text is not None:
             text = _edited(text, page.editable(await self._whole(order), step))
         codec = self.office.codec
-        content = commands.checked_input(text.encode(), "the input", codec) if text else None
+        content = inputs.checked_input(text.encode(), "the input", codec) if text else None
         return Intent(verb=verb, by=self.office.by, step=step, input=content, reason=reason)
 
     async def _whole(self, order: Order) -> Order:
@@ -297,7 +297,7 @@ class Desk:
         Those that failed later, or once more, were not seen, and stay as they are.
         """
         fields, store = await request.post(), self.office.store
-        reason = commands.check_reason(str(fields.get("reason", "")), "the reason")
+        reason = inputs.check_text(str(fields.get("reason", "")), "the reason")
         try:
             at = datetime.fromisoformat(str(fields.get("at", "")))
         except ValueError:
@@ -310,9 +310,8 @@ class Desk:
         )
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, reason=reason)
         plan = await commands.plan_many(store, query, intent)
-        order_ids = {act.order_id for act in plan.acts if act.since <= at}
-        plan.commands = [command for command in plan.commands if command.order_id in order_ids]
-        if not plan.commands:
+        plan.acts = [act for act in plan.acts if act.since <= at]
+        if not plan.acts:
             raise NotPossibleError("nothing was sent: none of these orders is in Error any more")
         group = await self.sender.send(plan)
         raise web.HTTPSeeOther(f"/sent/{group.key}")

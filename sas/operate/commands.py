@@ -1,7 +1,8 @@
 """The commands of an operator: say what they would do, send them, and follow their results.
 
 ``ActPlan`` says what a command would do to each order, and which orders do not allow it. ``ActRun``
-sends the commands of a plan. A command is a message to the scheduler, and nobody replies to the
+sends the commands of a plan. Each order has one record (``OrderAct``), which is filled on the way.
+A command is a message to the scheduler, and nobody replies to the
 sender, so ``ActRun`` reads the result from the table:
 
 1. The scheduler carried the command out: the journal has a row whose cause is the command. If the
@@ -30,39 +31,34 @@ from datetime import datetime
 
 import msgspec
 
-from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec import internal
-from sas.codec.internal import REASON_LENGTH_MAX, CommandMessage, FaultBody
-from sas.codec.payloads import UNREADABLE, encode_content, is_encoded
-from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
+from sas.codec.internal import CommandMessage, FaultBody
+from sas.codec.payloads import UNREADABLE, is_encoded
 from sas.domain.command import awaiting, can_undo, why_not
 from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import JournalWord, Verb
 from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
 from sas.engine.command_answers import CommandAnswers
-from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import finding
-from sas.operate.errors import NotPossibleError, ServiceUnavailableError, UsageError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery, is_failed
 from sas.operate.record import Record
 from sas.ports import (
     BusUnavailableError,
     Message,
     MessageBus,
-    PayloadCodec,
     StateStore,
     UndeliverableError,
 )
 
-OPERATOR_NAME_LENGTH_MAX = 100
 JOURNAL_POLL_S = 0.25
 SEND_COMMANDS_MAX = 100
 """Commands that are given to the bus in one call."""
 LOOKS_AT_ONCE = 16
 """Commands whose results are looked for at the same time."""
 GONE = "the order does not exist any more (finished orders are purged in the end)"
-UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
+_CANCELLED = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
 
 
@@ -82,73 +78,35 @@ class Intent:
     at_once: bool = False
 
 
-class ActOutlook(Record, frozen=True, kw_only=True):
-    """What a command would do to an order (``would``), or why it is not possible (``problem``).
+class OrderAct(Record, frozen=True, kw_only=True):
+    """What a command would do to one order, then how it was sent, then its result.
 
-    ``verb`` is the scheduler's word. An undo of an order under way is its ``cancel``, and a skip of
-    a step that waits for a callback is its ``callback``. ``failed`` has the fingerprints of the
-    steps that the command changes.
-    """
+    The plan: ``verb`` is the scheduler's word. An undo of an order under way is its ``cancel``, and
+    a skip of a step that waits for a callback is its ``callback``. ``seq`` is that of the order
+    when it was read; with ``any_seq`` the command is carried out even if the order has changed
+    since, which the scheduler allows for a cancel only. ``failed`` has the fingerprints of the
+    steps that the command changes. ``would`` says what it would do, or ``problem`` why it cannot.
 
-    order_id: str
-    verb: str
-    process_state: str
-    since: datetime
-    seq: int
-    failed: tuple[str, ...] = ()
-    would: str = ""
-    problem: str = ""
-
-
-class ActResult(Record, frozen=True, kw_only=True):
-    """The result of a command for one order, as far as it is known.
-
-    ``carried_out`` is None if the result is not known. ``seq`` and ``what`` are those of its row in
-    the journal. ``problem`` says why the command was not carried out, or how steps failed again.
-    """
-
-    order_id: str
-    verb: str
-    command: str
-    carried_out: bool | None = None
-    seq: int | None = None
-    what: str | None = None
-    process_state: str | None = None
-    failed_again: bool = False
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderCommand:
-    """One command for one order.
-
-    ``verb`` is the scheduler's word. ``seq`` is the seq of the order when the operator saw it. If
-    it is None, the command is carried out at any seq; the scheduler allows this for a cancel only.
-    ``reruns`` has the numbers of the steps that it runs again.
+    The result: ``carried_out`` is None if it is not known. ``row`` and ``what`` are the seq and the
+    word of its row in the journal. ``process_state`` is the state after it. ``problem`` says why
+    the command was not carried out, or how steps failed again.
     """
 
     order_id: str
     verb: Verb
-    seq: int | None
-    urgent: bool = False
-    reruns: frozenset[int] = frozenset()
-    command_id: str = field(default_factory=lambda: f"sas-{uuid.uuid4().hex}")
-
-
-class WaitingCallback(Record, frozen=True, kw_only=True):
-    """The callback that a step (or its undo) waits for until a moment.
-
-    ``lacking`` says which setting is missing to know ``token`` or ``url``, and what to do.
-    """
-
-    order_id: str
-    step: str
-    direction: str
-    until: datetime | None
-    note: str | None
-    url: str | None
-    token: str | None
-    lacking: str | None
+    process_state: str
+    since: datetime
+    seq: int
+    urgent: bool
+    any_seq: bool = False
+    failed: tuple[str, ...] = ()
+    would: str = ""
+    command: str = ""
+    carried_out: bool | None = None
+    row: int | None = None
+    what: str = ""
+    failed_again: bool = False
+    problem: str = ""
 
 
 # -- The plan: what a command would do, or why it cannot --------------------------------------
@@ -156,16 +114,15 @@ class WaitingCallback(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class ActPlan:
-    """What a command would do to orders: the possible acts, their commands, and the other acts.
+    """What a command would do to orders: the possible acts, and the others.
 
     The reason of ``intent`` may still change. ``limited`` says that there may be more orders than
     the query allows.
     """
 
     intent: Intent
-    acts: list[ActOutlook] = field(default_factory=list)
-    commands: list[OrderCommand] = field(default_factory=list)
-    others: list[ActOutlook] = field(default_factory=list)
+    acts: list[OrderAct] = field(default_factory=list)
+    others: list[OrderAct] = field(default_factory=list)
     limited: bool = False
 
     @property
@@ -173,48 +130,13 @@ class ActPlan:
         """How often each failure occurs, in words."""
         return finding.in_words(Counter(name for act in self.acts for name in act.failed))
 
-    def add(self, order: Order, *, seq: int | None = None, repeatable: bool = False) -> ActOutlook:
-        """Add an order, and return what the command would do to it.
-
-        With ``seq``, a cancel too is refused if the order has changed since. A ``repeatable``
-        command has the same id each time it is made for the order at the same seq.
-        """
-        intent = command_for(order, self.intent)
-        failed_steps = _failed_steps(order, intent)
-        problem = refusal(order, self.intent)
-        act = ActOutlook(
-            order_id=order.order_id,
-            verb=intent.verb.value,
-            process_state=order.process_state.value,
-            since=finding.since(order),
-            seq=order.seq,
-            failed=tuple(step.fingerprint for step in failed_steps),
-            would="" if problem else outlook(order, intent),
-            problem=problem,
-        )
-        if problem:
-            self.others.append(act)
-            return act
-        # A cancel is meant even if the order has changed meanwhile.
-        command = OrderCommand(
-            order_id=order.order_id,
-            verb=intent.verb,
-            seq=seq if intent.verb is Verb.CANCEL else order.seq,
-            urgent=order.details.urgent,
-            reruns=frozenset(step.number for step in failed_steps if intent.verb is Verb.RESUBMIT),
-        )
-        if repeatable:
-            same = digest_id(order.order_id, str(order.seq), repr(intent))
-            command = replace(command, command_id=f"sas-{same}")
-        self.acts.append(act)
-        self.commands.append(command)
-        return act
-
 
 async def plan_one(
     store: StateStore, order_id: str, intent: Intent, *, seq: int | None = None
 ) -> ActPlan:
     """Plan a command for one order. ``seq`` is what the operator saw; None takes its seq now.
+
+    A cancel without ``seq`` is meant even if the order changes meanwhile.
 
     Raises:
         UsageError: no order can have this id.
@@ -225,14 +147,15 @@ async def plan_one(
     if seq not in {None, order.seq}:
         changes = await what_changed(store, order, seq or 0)
         raise NotPossibleError(f"nothing was sent: {changes}")
-    plan = ActPlan(intent=intent)
-    act = plan.add(order, seq=seq)
+    act = act_on(order, intent)
     if act.problem:
         raise NotPossibleError(
             f"nothing was sent: {intent.verb.value} of order {order_id} is not possible: "
             f"{act.problem}"
         )
-    return plan
+    any_seq = act.any_seq and seq is None
+    act = msgspec.structs.replace(act, command=f"sas-{uuid.uuid4().hex}", any_seq=any_seq)
+    return ActPlan(intent=intent, acts=[act])
 
 
 async def plan_many(
@@ -253,117 +176,128 @@ async def plan_many(
     async for order in finding.each(store, query):
         if order.order_id not in order_ids:
             order_ids.add(order.order_id)
-            plan.add(order, repeatable=True)
+            act = act_on(order, intent)
+            (plan.others if act.problem else plan.acts).append(act)
             tell(len(order_ids))
     plan.limited = len(order_ids) >= query.limit
     return plan
 
 
-def command_for(order: Order, intent: Intent) -> Intent:
+def act_on(order: Order, intent: Intent) -> OrderAct:
+    """Return what a command would do to an order, or why it cannot.
+
+    The command has the same id each time it is made for the order at the same seq.
+    """
+    command = _command_for(order, intent)
+    effect = _effect(order, command)
+    digest = digest_id(order.order_id, str(order.seq), repr(command))
+    return OrderAct(
+        order_id=order.order_id,
+        verb=command.verb,
+        process_state=order.process_state.value,
+        since=finding.since(order),
+        seq=order.seq,
+        urgent=order.details.urgent,
+        any_seq=command.verb is Verb.CANCEL,
+        failed=tuple(step.fingerprint for step in _failed_steps(order, command)),
+        would=effect,
+        command=f"sas-{digest}",
+        problem="" if effect else _refusal(order, intent, command.verb),
+    )
+
+
+def _command_for(order: Order, intent: Intent) -> Intent:
     """Return the command by which the scheduler does to this order what an operator wants.
 
     An undo cancels an order under way: it starts no new step, and waits for the running calls. A
     skip answers the callback that a step waits for.
     """
-    calls_out = [step for step in order.steps if step.process_state is StepState.PROCESSING]
+    has_calls = any(step.process_state is StepState.PROCESSING for step in order.steps)
     is_under_way = order.process_state in {OrderState.PENDING, OrderState.PROCESSING}
-    if intent.verb is Verb.UNDO and not intent.at_once and (calls_out or is_under_way):
+    if intent.verb is Verb.UNDO and not intent.at_once and (has_calls or is_under_way):
         return replace(intent, verb=Verb.CANCEL)
-    awaiting_steps = [step.name for step in order.steps if step.awaits_callback]
-    is_awaiting = intent.step in awaiting_steps or (intent.step is None and awaiting_steps)
+    is_awaiting = any(
+        step.awaits_callback and intent.step in {None, step.name} for step in order.steps
+    )
     if intent.verb is Verb.SKIP and is_awaiting and not _failed_steps(order, intent):
         return replace(intent, verb=Verb.CALLBACK)
     return intent
 
 
-def refusal(order: Order, intent: Intent) -> str:
-    """Return why a command is not possible for an order; an empty text if it is possible."""
+def _refusal(order: Order, intent: Intent, verb: Verb) -> str:
+    """Return why the scheduler's ``verb`` is not possible for an order."""
     if order.rejected:
         return "it was rejected, and no step began: submit it again"
-    names = [step.name for step in order.steps]
-    if intent.step is not None and intent.step not in names:
-        return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    command = command_for(order, intent)
-    if _is_possible(order, command):
-        return ""
-    in_error = order.process_state is OrderState.ERROR and command.verb is not Verb.CALLBACK
+    states = {step.name: step.process_state.value for step in order.steps}
+    if intent.step is not None and intent.step not in states:
+        return f"it has no step {intent.step!r}, only {', '.join(states)}"
+    in_error = order.process_state is OrderState.ERROR and verb is not Verb.CALLBACK
     if intent.step is not None and in_error:
-        state = order.steps[names.index(intent.step)].process_state.value
-        return f"the step must be in Error, and {intent.step} is {state}"
-    reason = why_not(order, command.verb)
-    if intent.verb is Verb.UNDO and command.verb is Verb.CANCEL and can_undo(order):
+        return f"the step must be in Error, and {intent.step} is {states[intent.step]}"
+    reason = why_not(order, verb)
+    if intent.verb is Verb.UNDO and verb is Verb.CANCEL and can_undo(order):
         return f"{reason}, and waits for the calls that run (--now does not wait for them)"
     return reason
 
 
-def _is_possible(order: Order, intent: Intent) -> bool:
+def _effect(order: Order, intent: Intent) -> str:
+    """Return what a command would do to an order; an empty text if it is not possible."""
+    effect = ""
+    if order.rejected or intent.step not in {None, *(step.name for step in order.steps)}:
+        return effect
+    steps = _failed_steps(order, intent)
     match intent.verb:
-        case Verb.RESUBMIT | Verb.SKIP:
-            return bool(_failed_steps(order, intent))
-        case Verb.UNDO:
-            return can_undo(order)
-        case Verb.CANCEL:
-            return order.process_state in UNDER_WAY and order.direction is Direction.DO
-        case Verb.ACKNOWLEDGE:
-            return order.process_state is OrderState.ERROR
-        case Verb.CALLBACK:
-            return awaiting(order, intent.step) is not None
-
-
-def outlook(order: Order, intent: Intent) -> str:
-    """Return what a command would do. The caller has checked that the command is possible."""
-    intent = command_for(order, intent)
-    failed_steps = _failed_steps(order, intent)
-    match intent.verb:
-        case Verb.RESUBMIT:
+        case Verb.RESUBMIT if steps:
             with_input = " with the given input" if intent.input is not None else ""
-            return f"run again{with_input}: {_with_errors(failed_steps)}"
-        case Verb.SKIP:
-            return _skipping(failed_steps, intent)
-        case Verb.UNDO:
-            return f"undo the order (there is no way back); {_steps_to_undo(order)}"
-        case Verb.CANCEL:
-            return _cancelling(order)
-        case Verb.ACKNOWLEDGE:
-            return "note that you have seen that it is in Error; nothing else changes"
-        case Verb.CALLBACK:
-            return _ending(awaiting(order, intent.step), intent)
+            effect = f"run again{with_input}: {_with_errors(steps)}"
+        case Verb.SKIP if any(step.undo_failed for step in steps):
+            effect = f"count as undone by hand: {_with_errors(steps)}"
+        case Verb.SKIP if steps:
+            later = f", with the result {_shown(intent)}"
+            ending = "; later steps will see null" if intent.input is None else later
+            effect = f"count as done{ending}: {_with_errors(steps)}"
+        case Verb.UNDO if can_undo(order):
+            effect = _undoing(order)
+        case Verb.CANCEL if order.process_state in _CANCELLED and order.direction is Direction.DO:
+            running_steps = ", ".join(
+                step.name
+                for step in order.steps
+                if step.process_state is StepState.PROCESSING and not step.awaits_callback
+            )
+            waiting = f"wait for {running_steps}, " if running_steps else ""
+            effect = f"start no new step, {waiting}then {_undoing(order)}"
+        case Verb.ACKNOWLEDGE if order.process_state is OrderState.ERROR:
+            effect = "note that you have seen that it is in Error; nothing else changes"
+        case Verb.CALLBACK if step := awaiting(order, intent.step):
+            effect = _ending(step, intent)
+    return effect
 
 
-def _skipping(failed_steps: Sequence[StepRecord], intent: Intent) -> str:
-    if any(step.undo_failed for step in failed_steps):
-        return f"count as undone by hand: {_with_errors(failed_steps)}"
-    result = UNREADABLE if is_encoded(intent.input or "") else intent.input
-    ending = "; later steps will see null" if result is None else f", with the result {result}"
-    return f"count as done{ending}: {_with_errors(failed_steps)}"
-
-
-def _cancelling(order: Order) -> str:
-    running_steps = [
-        step.name
-        for step in order.steps
-        if step.process_state is StepState.PROCESSING and not step.awaits_callback
-    ]
-    waiting = f"wait for {', '.join(running_steps)}, " if running_steps else ""
-    undo = "undo the order (there is no way back)"
-    return f"start no new step, {waiting}then {undo}; {_steps_to_undo(order)}"
-
-
-def _ending(step: StepRecord | None, intent: Intent) -> str:
+def _ending(step: StepRecord, intent: Intent) -> str:
     """Return how a callback by hand ends the step that waits for it."""
-    undoing = step is not None and step.direction is Direction.UNDO
-    name = "" if step is None else f"{'the undo of ' * undoing}{step.name}"
-    if intent.fault is not None:
-        then = (
-            "the order then waits in Error"
-            if undoing
-            else "the order is then undone, or waits in Error, as its workflow says"
-        )
-        return f"end {name} as refused ({intent.fault.code}: {intent.fault.message}); {then}"
-    if undoing:
-        return f"end {name} as done"
-    result = UNREADABLE if is_encoded(intent.input or "") else intent.input
-    return f"end {name} as done, with the result {result or 'null'}"
+    undoing = step.direction is Direction.UNDO
+    name = f"{'the undo of ' * undoing}{step.name}"
+    if intent.fault is None:
+        result = "" if undoing else f", with the result {_shown(intent)}"
+        return f"end {name} as done{result}"
+    then = (
+        "the order then waits in Error"
+        if undoing
+        else "the order is then undone, or waits in Error, as its workflow says"
+    )
+    return f"end {name} as refused ({intent.fault.code}: {intent.fault.message}); {then}"
+
+
+def _shown(intent: Intent) -> str:
+    text = intent.input or "null"
+    return UNREADABLE if is_encoded(text) else text
+
+
+def _undoing(order: Order) -> str:
+    names = ", ".join(step.name for step in reversed(order.steps) if step.epoch > 0)
+    began = "these steps began and are undone in this order, if they have an undo"
+    steps = f"{began}: {names}" if names else "no step ever began"
+    return f"undo the order (there is no way back); {steps}"
 
 
 def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
@@ -379,15 +313,6 @@ def _with_errors(steps: Sequence[StepRecord]) -> str:
     )
 
 
-def _steps_to_undo(order: Order) -> str:
-    names = [step.name for step in reversed(order.steps) if step.epoch > 0]
-    if not names:
-        return "no step ever began"
-    return (
-        f"these steps began and are undone in this order, if they have an undo: {', '.join(names)}"
-    )
-
-
 # -- Sending, and following the results -------------------------------------------------------
 
 
@@ -395,7 +320,7 @@ class ActRun:
     """Sends the commands of a plan, and follows their results.
 
     ``sent`` is how many commands were sent, or may have been if sending was interrupted. ``done``
-    is how many have their result. ``results`` has what is known of each order of the plan.
+    is how many have their result.
     """
 
     def __init__(self, plan: ActPlan, store: StateStore, queues: Queues) -> None:
@@ -404,19 +329,12 @@ class ActRun:
         self.done = 0
         self._store = store
         self._queues = queues
-        self._results = {
-            command.order_id: ActResult(
-                order_id=command.order_id,
-                verb=command.verb.value,
-                command=command.command_id,
-            )
-            for command in plan.commands
-        }
+        self._acts = {act.order_id: act for act in plan.acts}
 
     @property
-    def results(self) -> list[ActResult]:
+    def results(self) -> list[OrderAct]:
         """What is known of each order."""
-        return list(self._results.values())
+        return list(self._acts.values())
 
     async def send(
         self, bus: MessageBus, tell: Callable[[int], None] = lambda _count: None
@@ -426,123 +344,119 @@ class ActRun:
         Raises:
             ServiceUnavailableError: the bus did not take them all. The text has how many it took.
         """
-        commands = sorted(self.plan.commands, key=lambda command: not command.urgent)
-        for start in range(0, len(commands), SEND_COMMANDS_MAX):
-            batch = commands[start : start + SEND_COMMANDS_MAX]
+        acts = sorted(self.plan.acts, key=lambda act: not act.urgent)
+        for start in range(0, len(acts), SEND_COMMANDS_MAX):
+            batch = acts[start : start + SEND_COMMANDS_MAX]
             self.sent += len(batch)
             try:
-                await bus.send([self._message(command) for command in batch])
+                await bus.send([self.message(act) for act in batch])
             except (BusUnavailableError, UndeliverableError) as error:
                 self.sent -= len(batch)
                 raise ServiceUnavailableError(
-                    f"{error} {self.sent:,} of {len(commands):,} commands were sent before. To "
+                    f"{error} {self.sent:,} of {len(acts):,} commands were sent before. To "
                     "give the command again is safe: an order that has changed refuses it."
                 ) from None
             tell(self.sent)
 
-    async def follow(
-        self, wait_s: float, tell: Callable[[int], None] = lambda _count: None
-    ) -> list[ActResult]:
-        """Follow the commands until each has its result, and return the results.
-
-        It ends early when nothing new came for ``wait_s`` seconds. Then some results are not known
-        yet, or some steps still run. ``tell`` gets how many orders are done.
-        """
-        waiting = deque(self.plan.commands)
-        news_at, looks = time.monotonic(), 0
-        while waiting:
-            began_at = time.monotonic()
-            commands = [waiting.popleft() for _ in range(min(LOOKS_AT_ONCE, len(waiting)))]
-            before = [self._results[command.order_id] for command in commands]
-            ended = await asyncio.gather(*map(self._look, commands))
-            # A command without a result goes to the end of the line, so that one that never gets
-            # its result does not delay the others.
-            waiting += [
-                command for command, is_done in zip(commands, ended, strict=True) if not is_done
-            ]
-            news = sum(self._results[result.order_id] != result for result in before)
-            if news:
-                news_at, looks = time.monotonic(), 0
-                self.done = len(self.plan.commands) - len(waiting)
-                tell(self.done)
-            looks += len(commands) - news
-            if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
-                break
-            if waiting and 2 * news < len(commands):  # leave the table to the scheduler
-                await asyncio.sleep(max(JOURNAL_POLL_S, time.monotonic() - began_at))
-        for command in waiting:
-            result = self._results[command.order_id]
-            if result.carried_out is None:
-                problem = (
-                    f"not carried out within {wait_s:g} s: check that the function app runs, and "
-                    f"look on operator-alerts for refused/{command.command_id}; it may still be "
-                    "carried out later"
-                )
-                self._note(result, problem=problem)
-        return self.results
-
-    def _message(self, command: OrderCommand) -> Message:
+    def message(self, act: OrderAct) -> Message:
         """Return the message of a command for the scheduler's queue, in the lane of its order."""
         intent = self.plan.intent
         message = CommandMessage(
-            id=command.command_id,
-            order_id=command.order_id,
-            verb=command.verb.value,
+            id=act.command,
+            order_id=act.order_id,
+            verb=act.verb.value,
             by=intent.by,
-            seq=command.seq,
+            seq=None if act.any_seq else act.seq,
             step=intent.step,
             input=internal.raw(intent.input),
             error=FaultBody(intent.fault.code, intent.fault.message) if intent.fault else None,
             reason=intent.reason,
         )
-        queue = lane(self._queues.scheduler, urgent=command.urgent)
-        return Message(queue, command.command_id, internal.encode(message))
+        queue = lane(self._queues.scheduler, urgent=act.urgent)
+        return Message(queue, act.command, internal.encode(message))
 
-    def _note(self, result: ActResult, **members: object) -> ActResult:
-        result = msgspec.structs.replace(result, **members)
-        self._results[result.order_id] = result
-        return result
+    async def follow(
+        self, wait_s: float, tell: Callable[[int], None] = lambda _count: None
+    ) -> list[OrderAct]:
+        """Follow the commands until each has its result, and return the results.
 
-    async def _look(self, command: OrderCommand) -> bool:
+        It ends early when nothing new came for ``wait_s`` seconds. Then some results are not known
+        yet, or some steps still run. ``tell`` gets how many orders are done.
+        """
+        waiting = deque(self._acts)
+        news_at, looks = time.monotonic(), 0
+        while waiting:
+            began_at = time.monotonic()
+            order_ids = [waiting.popleft() for _ in range(min(LOOKS_AT_ONCE, len(waiting)))]
+            before = [self._acts[order_id] for order_id in order_ids]
+            ended = await asyncio.gather(*map(self._look, before))
+            # A command without a result goes to the end of the line, so that one that never gets
+            # its result does not delay the others.
+            waiting += [name for name, is_done in zip(order_ids, ended, strict=True) if not is_done]
+            news = sum(self._acts[act.order_id] != act for act in before)
+            if news:
+                news_at, looks = time.monotonic(), 0
+                self.done = len(self._acts) - len(waiting)
+                tell(self.done)
+            looks += len(before) - news
+            if time.monotonic() - news_at >= wait_s and looks >= len(waiting):
+                break
+            if waiting and 2 * news < len(before):  # leave the table to the scheduler
+                await asyncio.sleep(max(JOURNAL_POLL_S, time.monotonic() - began_at))
+        for act in map(self._acts.__getitem__, waiting):
+            if act.carried_out is None:
+                self._note(
+                    act,
+                    problem=f"not carried out within {wait_s:g} s: check that the function app "
+                    f"runs, and look on operator-alerts for refused/{act.command}; it may still be "
+                    "carried out later",
+                )
+        return self.results
+
+    def _note(self, act: OrderAct, **members: object) -> OrderAct:
+        act = msgspec.structs.replace(act, **members)
+        self._acts[act.order_id] = act
+        return act
+
+    async def _look(self, act: OrderAct) -> bool:
         """Look for the result of a command; return whether it is complete."""
-        result = self._results[command.order_id]
-        order = await self._store.load(command.order_id)
-        state = order.process_state.value if order else "gone"
-        if result.carried_out is None:
-            result = await self._look_in_journal(command, order, state)
-        if order is None or not result.carried_out:
-            return result.carried_out is not None
-        steps = [step for step in order.steps if step.number in command.reruns]  # 5.
+        order = await self._store.load(act.order_id)
+        if act.carried_out is None:
+            act = await self._look_in_journal(act, order)
+        if order is None or not act.carried_out:
+            return act.carried_out is not None
+        reruns = act.failed if act.verb is Verb.RESUBMIT else ()  # 5.
+        names = {fingerprint.partition("/")[0] for fingerprint in reruns}
+        steps = [step for step in order.steps if step.name in names]
         failure = _with_errors([step for step in steps if is_failed(step)])
-        self._note(result, process_state=state, failed_again=bool(failure), problem=failure or None)
+        state = order.process_state.value
+        self._note(act, process_state=state, failed_again=bool(failure), problem=failure)
         return all(step.process_state in _ENDED and step.turn is None for step in steps)
 
-    async def _look_in_journal(
-        self, command: OrderCommand, order: Order | None, state: str
-    ) -> ActResult:
-        result = self._results[command.order_id]
-        entry, reason = None, ""
+    async def _look_in_journal(self, act: OrderAct, order: Order | None) -> OrderAct:
         if order is None:
-            reason = GONE
-        elif order.seq != command.seq:  # 1. a command that was carried out has changed it
-            cause = cause_of(self._queues.scheduler, command.command_id)
-            entry = await self._store.recorded(command.order_id, cause)
-        if entry is None and order is not None:
-            if command.seq in {order.seq, None}:  # 2. 4.
-                reason = await CommandAnswers(self._store).reason(command.command_id)
-            else:  # 3.
-                reason = await what_changed(self._store, order, command.seq or 0)
-        if reason:
-            problem = f"not carried out: {reason}."
-            return self._note(result, carried_out=False, process_state=state, problem=problem)
-        if entry is None:
-            return result
-        if entry.what is JournalWord.FENCED:
-            problem = (
-                "the command was dead-lettered: see operator-alerts and the function app's log"
-            )
-            return self._note(result, carried_out=False, seq=entry.seq, problem=problem)
-        return self._note(result, carried_out=True, seq=entry.seq, what=str(entry.what))
+            problem = f"not carried out: {GONE}."
+            return self._note(act, carried_out=False, process_state="gone", problem=problem)
+        if order.seq != act.seq:  # 1. a command that was carried out has changed it
+            cause = cause_of(self._queues.scheduler, act.command)
+            entry = await self._store.recorded(act.order_id, cause)
+            if entry is not None and entry.what is not JournalWord.FENCED:
+                return self._note(act, carried_out=True, row=entry.seq, what=str(entry.what))
+            if entry is not None:
+                problem = "the command was dead-lettered: see operator-alerts and the app's log"
+                return self._note(act, carried_out=False, row=entry.seq, problem=problem)
+        if act.any_seq or order.seq == act.seq:  # 2. 4.
+            reason = await CommandAnswers(self._store).reason(act.command)
+        else:  # 3.
+            reason = await what_changed(self._store, order, act.seq)
+        if not reason:
+            return act
+        return self._note(
+            act,
+            carried_out=False,
+            process_state=order.process_state.value,
+            problem=f"not carried out: {reason}.",
+        )
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
@@ -556,109 +470,3 @@ async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:
     changes = ", ".join(f"{entry.seq} {entry.what} by {entry.by}" for entry in entries[:5])
     changes = (changes or "nothing") + (", ..." if len(entries) > 5 else "")
     return f"you saw seq {seq}, but {position}; since then: {changes}. Look at it again"
-
-
-def waiting_callbacks(order: Order, step: str | None, keys: CallbackKeys) -> list[WaitingCallback]:
-    """Return the callbacks that an order waits for, or only that of a step.
-
-    Raises:
-        NotPossibleError: it waits for none.
-    """
-    steps = [
-        record for record in order.steps if record.awaits_callback and step in {None, record.name}
-    ]
-    if not steps:
-        raise NotPossibleError(f"order {order.order_id}: {why_not(order, Verb.CALLBACK)}")
-    lacking = None
-    if not keys:
-        lacking = "not known here: set SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them"
-    elif not keys.url:
-        lacking = "not known here: set SAS_CALLBACK_URL as the app has it"
-    callbacks = []
-    for record in steps:
-        callback = keys.callback_of(order, record) if keys else None
-        callbacks.append(
-            WaitingCallback(
-                order_id=order.order_id,
-                step=record.name,
-                direction=record.direction.value,
-                until=record.complete_by,
-                note=record.note,
-                url=callback.url if callback else None,
-                token=callback.token if callback else None,
-                lacking=lacking,
-            )
-        )
-    return callbacks
-
-
-# -- What an operator may give ---------------------------------------------------------------
-
-
-def checked_input(body: bytes, name: str, codec: PayloadCodec | None) -> str:
-    """Return the JSON text that an operator gives to a step, encoded if there is a codec.
-
-    ``name`` is the place where the operator gave the text. The error names it.
-
-    Raises:
-        UsageError: the text is not JSON, is nested too deeply, or is too large.
-    """
-    try:
-        parse(body)
-        text = body.decode().strip()
-        check_depth(text, CONTENT_DEPTH_MAX)
-        text = text if is_encoded(text) else encode_content(text, codec)
-    except MalformedError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if utf16_units(text) > EDITED_UNITS_MAX:
-        form = ", encrypted," if is_encoded(text) else ""
-        raise UsageError(f"{name}{form} has over {EDITED_UNITS_MAX:,} characters: give less")
-    return text
-
-
-def check_name(by: str, name: str) -> str:
-    """Return an operator's name ``by`` if the journal can keep it.
-
-    ``name`` is the place where the operator gave it. The error names it.
-
-    Raises:
-        UsageError: the operator's name is too long, or cannot be printed.
-    """
-    if len(by) > OPERATOR_NAME_LENGTH_MAX:
-        raise UsageError(
-            f"{name} has {len(by)} characters: at most {OPERATOR_NAME_LENGTH_MAX} are kept"
-        )
-    if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
-        raise UsageError(f"{name} is {by!r}: give a name that can be printed")
-    return by
-
-
-def check_reason(text: str, name: str) -> str:
-    """Return an operator's reason on one line.
-
-    ``name`` is the place where the operator gave it. The error names it.
-
-    Raises:
-        UsageError: the reason is too long, or cannot be printed.
-    """
-    reason = " ".join(text.split())
-    if len(reason) > REASON_LENGTH_MAX:
-        raise UsageError(
-            f"{name} has {len(reason)} characters: at most {REASON_LENGTH_MAX} are kept"
-        )
-    if not reason.isprintable():
-        raise UsageError(f"{name} is {reason!r}: give text that can be printed")
-    return reason
-
-
-def refusal_by_hand(code: str, text: str) -> Fault:
-    """Return the fault of a step that an operator refuses in the place of its callback.
-
-    Raises:
-        UsageError: the code is empty, or one of the two is too long or cannot be printed.
-    """
-    code = check_reason(code, "the code of the refusal")
-    if not code:
-        raise UsageError("the code of the refusal is empty: give one, such as not-approved")
-    text = check_reason(text, "the text of the refusal")
-    return Fault(code, text or "an operator refused it, and gave no reason")

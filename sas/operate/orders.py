@@ -27,7 +27,7 @@ from sas.domain.workflow import Workflows
 from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK
 from sas.features.circuit_breaker.guard import breakers
 from sas.operate import finding, letters
-from sas.operate.commands import Intent, command_for, outlook, refusal
+from sas.operate.commands import Intent, act_on
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
@@ -158,13 +158,13 @@ def acts_of(order: Order) -> Iterator[Act]:
     name = shlex.quote(order.order_id)
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
-    has_calls = command_for(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
+    has_calls = act_on(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     result = " --input RESULT" if order.direction is Direction.DO else ""
     typed = {
         Verb.RESUBMIT: f"resubmit {name}",
         Verb.SKIP: f"skip {name} --step {''.join(failed_steps[:1])}{result}",
-        Verb.UNDO: f"undo {name}{' --now' * has_calls}",
         Verb.CANCEL: f"undo {name}",
+        Verb.UNDO: f"undo {name}{' --now' * has_calls}",
         Verb.ACKNOWLEDGE: f"show {name} --acknowledge",
         Verb.CALLBACK: f"callback {name} --step {''.join(awaiting_steps[:1])}",
     }
@@ -186,14 +186,17 @@ def acts_of(order: Order) -> Iterator[Act]:
             input="RESULT" if verb is Verb.SKIP else None,
             at_once=verb is Verb.UNDO,
         )
+        act = act_on(order, intent)
         # Another act does the same if the scheduler's word is another one: a skip as a callback.
-        if refusal(order, intent) or command_for(order, intent).verb is not verb:
+        if act.problem or act.verb is not verb:
             continue
-        effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
+        effect = act.would
+        if verb is Verb.CALLBACK:
+            effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(
             verb=verb.value,
             command=f"sas {command}",
-            effect=effect if verb is Verb.CALLBACK else outlook(order, intent),
+            effect=effect,
             steps=steps,
             final=verb in {Verb.UNDO, Verb.CANCEL},
             takes_input=bool(steps) and order.direction is Direction.DO,

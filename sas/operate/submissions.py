@@ -5,9 +5,9 @@ An item of the input has one of two forms:
 - a full order message, which has the members ``order`` and ``workflow``;
 - a bare order: it has an ``order_id``, and all other members are the order's content.
 
-``read_items`` holds one order in memory at a time. ``Feed`` reads ahead in a thread, so that a slow
+``read_items`` holds one order in memory at a time. ``read_ahead`` reads in a thread, so that a slow
 pipe never delays notifications. ``SubmissionTracker`` holds the ids of orders that have not ended,
-and otherwise only counts and limited numbers of ids.
+and otherwise only counts and a limited number of ids.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import codecs
 import json
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import msgspec
 
@@ -38,12 +38,8 @@ ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
 AHEAD_MAX = 1000
 """How many items are read ahead at most. This limits memory, however long the input is."""
 REMEMBERED_MAX = 10_000
-"""How many notifications are remembered, so that a repeated one counts once.
+"""How many ids of ended orders are remembered."""
 
-As many ids of ended orders are remembered.
-"""
-
-KeyT = TypeVar("KeyT")
 _REJECTED = event_type(Notice.REJECTED)
 _RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
@@ -99,21 +95,6 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[InputItem]:
             raise InputError(line, str(error)) from None
     if not has_orders:
         raise InputError(1, "the input holds no orders: give a JSON object or JSON Lines")
-
-
-def one_item(order_id: str, content: bytes, workflow: str) -> InputItem:
-    """Return the order that has this id and this content.
-
-    Raises:
-        InputError: the content is not a JSON object.
-    """
-    try:
-        is_object = isinstance(parse(content), dict)
-    except MalformedError as error:
-        raise InputError(0, f"the content of order {order_id}: {error}") from None
-    if not is_object:
-        raise InputError(0, f"the content of order {order_id} is not a JSON object: give {{...}}")
-    return InputItem(0, NewOrder(order_id=order_id, order=msgspec.Raw(content), workflow=workflow))
 
 
 def to_order(text: bytes, defaults: Defaults) -> NewOrder:
@@ -221,58 +202,43 @@ def _object(source: BinaryIO, number: int, first_line: bytes) -> bytes:
     return first_line
 
 
-class Feed:
-    """Gives the items of an iterator to the event loop. A thread of its own reads the iterator.
+async def read_ahead(items: Iterator[InputItem], limit: int) -> AsyncGenerator[Sequence[InputItem]]:
+    """Yield the items in lists of 1 to ``limit``. A thread of its own reads the iterator ahead.
 
     The thread is a daemon: it may wait for the next line of a terminal, and the process must be
-    able to end meanwhile. The thread appends to ``_ahead`` and sets ``_error``, then ``_ended``.
-    ``take`` removes items from ``_ahead``. ``_room`` counts the items that may still be read ahead.
+    able to end meanwhile.
+
+    Raises:
+        Exception: the error of the iterator, after all items before it were yielded.
     """
+    loop = asyncio.get_running_loop()
+    ahead: asyncio.Queue[InputItem | Exception | None] = asyncio.Queue()
+    room = threading.Semaphore(AHEAD_MAX)
 
-    def __init__(self, items: Iterator[InputItem]) -> None:
-        self._items = items
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._room = threading.Semaphore(AHEAD_MAX)
-        self._ahead: deque[InputItem] = deque()
-        self._ended = False
-        self._error: Exception | None = None
-        threading.Thread(target=self._pull, name="input", daemon=True).start()
-
-    async def take(self, limit: int) -> list[InputItem]:
-        """Return the next items: from 1 to ``limit`` of them, or none at the end.
-
-        Raises:
-            Exception: the error of the iterator, after all items before it were taken.
-        """
-        while True:
-            self._wake.clear()
-            ended = self._ended
-            items = [self._ahead.popleft() for _ in range(min(limit, len(self._ahead)))]
-            if items:
-                self._room.release(len(items))
-                return items
-            if ended and self._error is not None:
-                raise self._error
-            if ended:
-                return []
-            await self._wake.wait()
-
-    def _pull(self) -> None:
-        try:
-            for item in self._items:
-                self._room.acquire()
-                self._ahead.append(item)
-                if len(self._ahead) == 1:
-                    self._wake_taker()
-        except Exception as error:  # noqa: BLE001  # ``take`` raises it
-            self._error = error
-        self._ended = True
-        self._wake_taker()
-
-    def _wake_taker(self) -> None:
+    def pull() -> None:
+        end: Exception | None = None
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._wake.set)
+            try:
+                for item in items:
+                    room.acquire()
+                    loop.call_soon_threadsafe(ahead.put_nowait, item)
+            except Exception as error:  # noqa: BLE001  # the reader of ``ahead`` raises it
+                end = error
+            loop.call_soon_threadsafe(ahead.put_nowait, end)
+
+    threading.Thread(target=pull, name="input", daemon=True).start()
+    while True:
+        batch = [await ahead.get()]
+        while len(batch) < limit and not ahead.empty():
+            batch.append(ahead.get_nowait())
+        items_read = [item for item in batch if isinstance(item, InputItem)]
+        if items_read:
+            room.release(len(items_read))
+            yield items_read
+        if isinstance(batch[-1], Exception):
+            raise batch[-1]
+        if batch[-1] is None:
+            return
 
 
 # -- What becomes of the orders ---------------------------------------------------------------
@@ -282,43 +248,30 @@ class Feed:
 class SubmissionTracker:
     """The progress of ``sas submit``: how many orders ended, how they ended, and which have not.
 
-    The input may have the same order several times. The first submission waits for the order's end.
-    Each repeat waits for its answer, which may come before or after the order's end. The answer to
-    a repeat is one of these notifications:
-
-    - *received* as a duplicate;
-    - *rejected*, because the content of the repeat differs;
-    - the first *received* once more, because the repeat has the same submission_id.
-
-    ``waiting`` has the number of submissions that wait, by OrderID. ``_ended`` remembers the ids of
-    the last orders that do not wait any more. ``_ended_waiting`` has the ids of orders that ended
-    while repeats still wait. ``_seen`` remembers the last notifications. ``others`` counts
-    notifications of orders that this command did not send.
+    ``waiting`` has the ids of orders that have not ended, and ``_ended`` those of the last that
+    have. An order that the input has again counts as ``repeated``: the first is followed.
+    ``others`` counts notifications of orders that this command did not send.
     """
 
     submitted: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     others: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, None] = field(default_factory=dict)
     all_sent: bool = False
     heard_at: float = field(default_factory=time.monotonic)
-    _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    _ended_waiting: set[str] = field(default_factory=set)
-    _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+    _ended: dict[str, None] = field(default_factory=dict)
 
     def expect(self, order_id: str) -> None:
         """Expect notifications of an order. Call this before sending: they may come at once."""
-        self.waiting[order_id] = self.waiting.get(order_id, 0) + 1
+        if order_id in self.waiting or order_id in self._ended:
+            self.repeated += 1
+        else:
+            self.waiting[order_id] = None
 
     def forget(self, order_id: str) -> None:
-        """Forget a submission that was not sent, or that does not wait any more."""
-        count = self.waiting.pop(order_id, 0) - 1
-        if count > 0:
-            self.waiting[order_id] = count
-        else:
-            self._ended_waiting.discard(order_id)
-            _keep(self._ended, order_id)
+        """Forget an order that was not sent."""
+        self.waiting.pop(order_id, None)
 
     def sending_ended(self) -> None:
         """Note that all orders are sent. The time without notifications counts from now on."""
@@ -331,51 +284,33 @@ class SubmissionTracker:
         return self.all_sent and not self.waiting
 
     @property
-    def not_completed(self) -> int:
-        """How many orders ended in another way than *completed*."""
-        return self.ends.total() - self.ends[Notice.COMPLETED.value]
-
-    @property
     def went_well(self) -> bool:
-        """Whether no order waits, and none ended in another way than *completed*."""
-        return not (self.not_completed or self.waiting)
+        """Whether no order waits, and all that ended were completed."""
+        return not self.waiting and self.ends.total() == self.ends[Notice.COMPLETED.value]
 
     def quiet_s(self) -> float:
         """Return how many seconds ago the last notification came, or the last order was sent."""
         return time.monotonic() - self.heard_at
 
     def note(self, notification: Notification) -> bool:
-        """Count a notification. Return whether it is new, and of an order of this command."""
+        """Count a notification. Return whether it is of an order of this command.
+
+        After the end of an order more may come: a step that ran in parallel with a failed step may
+        complete later, and an order with the same id may be rejected because it differs.
+        """
         self.heard_at = time.monotonic()
         order_id = notification.data.order_id
-        key = (notification.source, notification.id)
-        is_known = key in self._seen
-        _keep(self._seen, key)
-        has_repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._ended_waiting
-        is_answer_to_repeat = (
-            has_repeats
-            and notification.type == _RECEIVED
-            and (is_known or notification.data.duplicate)
-        )
-        if order_id not in self.waiting:
-            # The order has ended, or was not sent by this command. A notification after the end is
-            # normal: a step that ran in parallel with a failed step may complete later.
-            if order_id not in self._ended:
-                self.others += not is_known
-                return False
-        elif is_answer_to_repeat:
-            self.repeated += 1
-            self.forget(order_id)
-        elif is_known:
+        if order_id not in self.waiting and order_id not in self._ended:
+            self.others += 1
             return False
-        elif notification.type == _REJECTED or (
-            is_end(notification) and order_id not in self._ended_waiting
-        ):
+        is_rejected = notification.type == _REJECTED
+        if is_rejected or (is_end(notification) and order_id in self.waiting):
             self.ends[_end_of(notification)] += 1
-            if notification.type != _REJECTED:
-                self._ended_waiting.add(order_id)
-            self.forget(order_id)
-        return not is_known
+            self.waiting.pop(order_id, None)
+            self._ended[order_id] = None
+            if len(self._ended) > REMEMBERED_MAX:
+                del self._ended[next(iter(self._ended))]
+        return True
 
     def counts(self) -> dict[str, int]:
         """Return the counts of the summary. The last two are left out if they are 0."""
@@ -383,23 +318,15 @@ class SubmissionTracker:
         return {
             "submitted": self.submitted,
             **{end: self.ends[end] for end in _END_OF_STATE.values()},
-            "unfinished": sum(self.waiting.values()),
+            "unfinished": len(self.waiting),
             **{name: count for name, count in extra.items() if count},
         }
-
-
-def _keep(latest: OrderedDict[KeyT, None], key: KeyT) -> None:
-    """Remember a key as the latest. If there are too many keys, forget the oldest."""
-    latest[key] = None
-    latest.move_to_end(key)
-    if len(latest) > REMEMBERED_MAX:
-        latest.popitem(last=False)
 
 
 def _end_of(notification: Notification) -> str:
     """Return how an order ended.
 
-    Its end may be known only from the answer to a repeat, which has the state of the order.
+    That of an order that had ended before is known from the answer, which has its state.
     """
     if notification.type == _RECEIVED:
         return _END_OF_STATE.get(notification.data.state, Notice.FAILED.value)

@@ -194,7 +194,9 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(syst
 
     edited = await sas(system, "resubmit", "R-1", "--input", "{}", "--yes", "--wait", "120")
     assert (edited.code, edited.err.count("\n")) == (1, 1)
-    assert "sas: not carried out: its input is not accepted: Object missing" in edited.err
+    assert (
+        "sas: order R-1: not carried out: its input is not accepted: Object missing" in edited.err
+    )
 
     resubmitted = await sas(system, "resubmit", "R-1", "--yes", "--wait", "120")
     assert resubmitted.code == 0, resubmitted.err

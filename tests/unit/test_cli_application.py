@@ -89,8 +89,11 @@ def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[tool.sas]\napp = 3\n", "app of \\[tool.sas\\] is no text"),
-        ('[tool.sas]\napplication = "x"\n', "has only app, orders, applications"),
+        (
+            "[tool.sas]\napp = 3\n",
+            r"\[tool.sas\] cannot be read: Expected `str \| null`, got `int` - at `\$.app`",
+        ),
+        ('[tool.sas]\napplication = "x"\n', "unknown field `application`"),
         ("[tool.sas\n", "cannot be read"),
         ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
     ],

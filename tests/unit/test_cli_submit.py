@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from sas.cli import submission
 from sas.cli.main import main
 from sas.cli.submission import SubmitRun, line_of
+from sas.cli.submit import one_order
 from sas.cli.system import LiveSystem
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
-from sas.operate.submissions import InputError, InputItem
+from sas.operate.submissions import Defaults, InputError, InputItem, read_items
 from tests.unit.test_cli_application import SAGAS
 from tests.unit.test_cli_application import project as project  # noqa: PLC0414  a fixture
 from tests.unit.test_operate_submissions import notification
@@ -63,10 +66,6 @@ def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
     assert "\\x1b[2J" in line
 
 
-def test_a_rejection_without_an_order_id_is_shown_as_such() -> None:
-    assert line_of(notification("", "rejected"), as_json=False).startswith("(no order id)")
-
-
 def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
     event = notification("A-1", "completed", correlation_id="c")
     text = line_of(event, as_json=True)
@@ -78,12 +77,18 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
 class LosesTheBus(OrdersClient):
     """A client that sends, and whose response queue cannot be read any longer after that."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.sent = asyncio.Event()
+
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
+        self.sent.set()
 
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
     ) -> AsyncGenerator[Notification]:
+        await self.sent.wait()
         yield notification("A-1", "received")
         until()
         raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
@@ -182,6 +187,11 @@ def test_without_an_application_the_workflow_must_be_named(
 def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) -> None:
     assert main(["submit", "--id", "A-1", "--content", '{"amount": 3}']) == 0
     assert submitted == ["trip"]
+    source = one_order('A "1"', '{\n  "amount": 3\n}', lambda: "trip")
+    [item] = read_items(source, Defaults("responses-web", str))
+    assert item.order == NewOrder(
+        order_id='A "1"', order=Raw(b'{\n  "amount": 3\n}'), workflow="trip"
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,8 +200,7 @@ def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) 
         ([], "give FILE, or - for stdin, or one order by --id ID --content JSON"),
         (["x.json", "--id", "A", "--content", "{}"], "give FILE, or -"),
         (["--id", "A"], "give FILE, or -"),
-        (["--id", "A", "--content", "[1]"], "the content of order A is not a JSON object"),
-        (["--id", "A", "--content", "{"], "the content of order A: the body is not JSON"),
+        (["--id", "A", "--content", "{"], "line 1: the body is not JSON"),
         (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["-", "--reply-queue", "agent-x"], "agent-x"),
     ],

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from sas.codec import internal
@@ -20,7 +21,7 @@ from sas.domain.order import Direction, Fault, Order, OrderState, StepState, Und
 from sas.domain.reply import answer, progressed
 from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands
-from sas.operate.commands import ActPlan, ActResult, ActRun, Intent, plan_many, plan_one
+from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct, act_on, plan_many, plan_one
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
@@ -118,9 +119,9 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 ) -> None:
     order = ORDERS[name]
     intent = Intent(verb=verb, by="ann", step=step, at_once=at_once)
-    act = ActPlan(intent=intent).add(order)
+    act = act_on(order, intent)
     command = Command(
-        command_id="c", order_id="o", verb=Verb(act.verb), seq=order.seq, by="ann", step=step
+        command_id="c", order_id="o", verb=act.verb, seq=order.seq, by="ann", step=step
     )
     decision = (
         None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
@@ -129,99 +130,55 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
     assert bool(act.would) is (decision is not None)
 
 
-@pytest.mark.parametrize(
-    ("name", "intent", "reason"),
-    [
-        ("in error", Intent(verb=Verb.SKIP, by="ann", step="fly"), "it has no step 'fly', only"),
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann", step="step-0"),
-            "the step must be in Error, and step-0 is Processed",
-        ),
-        ("cancelled", Intent(verb=Verb.UNDO, by="ann"), "(--now does not wait for them)"),
-        ("rejected", Intent(verb=Verb.UNDO, by="ann"), "submit it again"),
-    ],
-)
-def test_why_a_command_is_not_possible_is_one_sentence(
-    name: str, intent: Intent, reason: str
+def wish(verb: Verb, **members: Any) -> Intent:
+    return Intent(verb=verb, by="ann", **members)
+
+
+RESULT = '{"amount":80}'
+DEAR = Fault("too-dear", "50 is the most")
+REASONS = [
+    ("in error", wish(Verb.SKIP, step="fly"), "it has no step 'fly', only"),
+    ("in error", wish(Verb.RESUBMIT, step="step-0"), "must be in Error, and step-0 is Processed"),
+    ("cancelled", wish(Verb.UNDO), "(--now does not wait for them)"),
+    ("rejected", wish(Verb.UNDO), "submit it again"),
+]
+EFFECTS = [
+    ("in error", wish(Verb.RESUBMIT), "run again: step-1 (out-of-stock: none left of article 11)"),
+    ("in error", wish(Verb.RESUBMIT, input="{}"), "run again with the given input: step-1 (out-of"),
+    ("in error", wish(Verb.SKIP), "count as done; later steps will see null: step-1 (out-of-stock"),
+    ("in error", wish(Verb.SKIP, input=RESULT), f"count as done, with the result {RESULT}: step-1"),
+    ("undo failed", wish(Verb.RESUBMIT), "run again: undo of step-1 (shut: no)"),
+    ("undo failed", wish(Verb.SKIP), "count as undone by hand: undo of step-1 (shut"),
+    (
+        "pending",
+        wish(Verb.UNDO),
+        "start no new step, then undo the order (there is no way back); no",
+    ),
+    ("in error", wish(Verb.UNDO), "if they have an undo: step-1, step-0"),
+    ("processing", wish(Verb.UNDO), "start no new step, wait for step-0, then undo"),
+    ("processing", wish(Verb.UNDO, at_once=True), "undo the order (there is no way back); these"),
+    ("in error", wish(Verb.ACKNOWLEDGE), "note that you have seen"),
+    ("awaiting a callback", wish(Verb.UNDO), "start no new step, then undo the order"),
+    ("awaiting a callback", wish(Verb.SKIP, input=RESULT), "end step-0 as done, with the result {"),
+    (
+        "awaiting a callback",
+        wish(Verb.CALLBACK, input=RESULT),
+        f"as done, with the result {RESULT}",
+    ),
+    (
+        "awaiting a callback",
+        wish(Verb.CALLBACK, fault=DEAR),
+        "as refused (too-dear: 50 is the most)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "intent", "sentence"), REASONS + EFFECTS)
+def test_the_effect_of_a_command_or_why_it_is_not_possible_is_one_sentence(
+    name: str, intent: Intent, sentence: str
 ) -> None:
-    assert reason in ActPlan(intent=intent).add(ORDERS[name]).problem
-
-
-@pytest.mark.parametrize(
-    ("name", "intent", "sentence"),
-    [
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann"),
-            "run again: step-1 (out-of-stock: none left of article 11)",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.RESUBMIT, by="ann", input="{}"),
-            "run again with the given input: step-1 (out-of-stock: none left of article 11)",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.SKIP, by="ann"),
-            "count as done; later steps will see null: step-1 (out-of-stock",
-        ),
-        (
-            "in error",
-            Intent(verb=Verb.SKIP, by="ann", input='{"a":1}'),
-            'count as done, with the result {"a":1}: step-1 (out-of-stock',
-        ),
-        (
-            "undo failed",
-            Intent(verb=Verb.RESUBMIT, by="ann"),
-            "run again: undo of step-1 (shut: no)",
-        ),
-        (
-            "undo failed",
-            Intent(verb=Verb.SKIP, by="ann"),
-            "count as undone by hand: undo of step-1 (shut",
-        ),
-        (
-            "pending",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, then undo the order (there is no way back); no step ever began",
-        ),
-        ("in error", Intent(verb=Verb.UNDO, by="ann"), "if they have an undo: step-1, step-0"),
-        (
-            "processing",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, wait for step-0, then undo",
-        ),
-        (
-            "processing",
-            Intent(verb=Verb.UNDO, by="ann", at_once=True),
-            "undo the order (there is no way back); these steps began",
-        ),
-        ("in error", Intent(verb=Verb.ACKNOWLEDGE, by="ann"), "note that you have seen"),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.UNDO, by="ann"),
-            "start no new step, then undo the order",
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.SKIP, by="ann", step="step-0", input='{"amount":80}'),
-            'end step-0 as done, with the result {"amount":80}',
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.CALLBACK, by="ann", input='{"amount":80}'),
-            'end step-0 as done, with the result {"amount":80}',
-        ),
-        (
-            "awaiting a callback",
-            Intent(verb=Verb.CALLBACK, by="ann", fault=Fault("too-dear", "50 is the most")),
-            "end step-0 as refused (too-dear: 50 is the most); the order is then undone, or waits",
-        ),
-    ],
-)
-def test_the_effect_of_a_command_is_one_sentence(name: str, intent: Intent, sentence: str) -> None:
-    assert sentence in ActPlan(intent=intent).add(ORDERS[name]).would
+    act = act_on(ORDERS[name], intent)
+    assert sentence in act.would + act.problem
 
 
 # -- Many orders ------------------------------------------------------------------------------
@@ -273,7 +230,7 @@ class Line:
         pass
 
 
-async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[ActResult]:
+async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[OrderAct]:
     run = ActRun(plan, line.system.store, QUEUES)
     await run.send(line)
     return await run.follow(wait_s)
@@ -295,7 +252,7 @@ async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -
     ]
     assert [result.process_state for result in results] == ["Processed", "Error", "Processed"]
     assert results[1].problem == "pay (over-limit: the card is over its limit)"
-    assert (results[0].seq, results[0].what) == (5, "resubmitted")
+    assert (results[0].row, results[0].what) == (5, "resubmitted")
     assert (run.sent, done[-1]) == (3, 3)
 
 
@@ -307,9 +264,7 @@ async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_no
     first = await plan_many(system.store, IN_ERROR, resubmit())
     await ActRun(first, system.store, QUEUES).send(line)
     again = await plan_many(system.store, IN_ERROR, resubmit())
-    assert [command.command_id for command in again.commands] == [
-        command.command_id for command in first.commands
-    ]
+    assert [act.command for act in again.acts] == [act.command for act in first.acts]
     alerts, line.runs = len(system.alerts()), True
     await ActRun(first, system.store, QUEUES).send(line)  # the first commands arrive
     results = await carried_out(line, again)
@@ -317,13 +272,13 @@ async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_no
     assert system.words("A").count("resubmitted") == 1
     assert len(system.alerts()) == alerts
     third = await plan_many(system.store, IN_ERROR, resubmit())
-    assert third.commands == []  # none is in Error any more
+    assert third.acts == []  # none is in Error any more
 
 
 async def test_of_many_the_urgent_are_sent_first_in_their_lane() -> None:
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
-    plan.commands[1] = replace(plan.commands[1], urgent=True)
+    plan.acts[1] = msgspec.structs.replace(plan.acts[1], urgent=True)
     line = Line(system)
     await carried_out(line, plan)
     assert [message.order_id for message in line.sent] == ["B", "A", "C"]
@@ -351,7 +306,7 @@ async def test_a_command_for_a_fingerprint_changes_only_that_step() -> None:
 async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> None:
     system = await failed("A", "B")
     plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
-    assert (plan.acts, plan.commands) == ([], [])
+    assert plan.acts == []
     assert {act.problem for act in plan.others} == {
         "the step must be in Error, and reserve is Processed"
     }
@@ -368,8 +323,11 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> 
     await store.commit(cases.rejected("R", at=NOW + 15 * cases.SECOND))
     query = OrderQuery(state="processed", workflow="order", since=NOW + 10 * cases.SECOND, limit=2)
     plan = await plan_many(store, query, Intent(verb=Verb.UNDO, by="ann"))
-    assert [(act.order_id, act.verb) for act in plan.acts] == [("P-1", "undo"), ("P-2", "undo")]
-    assert [command.seq for command in plan.commands] == [3, 3]
+    assert [(act.order_id, act.verb) for act in plan.acts] == [
+        ("P-1", Verb.UNDO),
+        ("P-2", Verb.UNDO),
+    ]
+    assert [(act.seq, act.any_seq) for act in plan.acts] == [(3, False)] * 2
     assert plan.limited  # there may be more
 
 
@@ -397,7 +355,7 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
     line.runs = True
-    await line.send([run._message(command) for command in plan.commands[1:]])
+    await line.send([run.message(act) for act in plan.acts[1:]])
     results = await run.follow(0.05)
     assert [result.carried_out for result in results] == [None, True, True]
     assert "not carried out within 0.05 s: check that the function app runs" in str(
@@ -428,10 +386,10 @@ async def test_an_undo_of_an_order_under_way_is_meant_even_if_the_order_has_chan
     store = MemoryStore()
     pending = await store.commit(cases.submitted("P"))
     intent = Intent(verb=Verb.UNDO, by="ann")
-    assert (await plan_one(store, "P", intent)).commands[0].seq is None
-    assert (await plan_one(store, "P", intent, seq=pending.seq)).commands[0].seq == pending.seq
+    assert (await plan_one(store, "P", intent)).acts[0].any_seq
+    assert not (await plan_one(store, "P", intent, seq=pending.seq)).acts[0].any_seq
     now = replace(intent, at_once=True)
-    assert (await plan_one(store, "P", now)).commands[0].seq == pending.seq
+    assert not (await plan_one(store, "P", now)).acts[0].any_seq
 
 
 async def test_why_the_scheduler_refused_is_told_at_once() -> None:
@@ -439,7 +397,7 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     plan = await plan_one(system.store, "A", replace(resubmit(), input='"no object"'))
     line = Line(system)
     line.runs = False
-    await CommandAnswers(system.store).record(plan.commands[0].command_id, "Expected `object`")
+    await CommandAnswers(system.store).record(plan.acts[0].command, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
     assert (result.carried_out, result.problem) == (False, "not carried out: Expected `object`.")
 
@@ -451,7 +409,7 @@ async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None
     line.runs = False
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
-    dead_letter = letter(run._message(plan.commands[0]))
+    dead_letter = letter(run.message(plan.acts[0]))
     await system.run(system.dead_letters.handle(dead_letter))
     (result,) = await run.follow(30)
     assert result.carried_out is False

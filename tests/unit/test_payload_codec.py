@@ -22,7 +22,7 @@ from sas.codec.payloads import decode_content, decode_order, encode_content, is_
 from sas.codec.results import encode_result
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Verb
-from sas.operate import commands
+from sas.operate import commands, inputs
 from sas.operate.commands import ActRun, Intent
 from sas.operate.errors import UsageError
 from sas.ports import (
@@ -88,7 +88,7 @@ def is_the_sender_s(message: Message) -> bool:
 
 async def command(system: Kit, order_id: str, verb: Verb, step: str, content: Any) -> None:
     """Give a command with an input, as the command and the desk do."""
-    text = commands.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
+    text = inputs.checked_input(json.dumps(content).encode(), "--input", system.context.codec)
     await give(system, order_id, Intent(verb=verb, by="ann", step=step, input=text))
 
 
@@ -374,11 +374,11 @@ async def test_a_result_that_is_large_only_once_it_is_encoded_is_offloaded() -> 
 
 def test_an_input_is_too_large_if_it_is_as_it_is_stored() -> None:
     body = json.dumps("x" * (EDITED_UNITS_MAX - 2)).encode()
-    commands.checked_input(body, "--input", None)
+    inputs.checked_input(body, "--input", None)
     with pytest.raises(UsageError, match="--input, encrypted, has over 4,000 characters"):
-        commands.checked_input(body, "--input", fernet())
+        inputs.checked_input(body, "--input", fernet())
     body = json.dumps("x" * (EDITED_UNITS_MAX * 3 // 4 - 200)).encode()
-    assert len(commands.checked_input(body, "--input", fernet())) <= EDITED_UNITS_MAX
+    assert len(inputs.checked_input(body, "--input", fernet())) <= EDITED_UNITS_MAX
 
 
 # The codec of SAS_PAYLOAD_KEYS

@@ -73,12 +73,18 @@ def rejection(night: Night) -> None:
 class Client(OrdersClient):
     """A client whose only order is completed at once."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.sent = asyncio.Event()
+
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
+        self.sent.set()
 
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
     ) -> AsyncGenerator[Notification]:
+        await self.sent.wait()
         yield notification("A-1", "received")
         yield notification("A-1", "completed")
 
