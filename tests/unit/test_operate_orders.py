@@ -284,10 +284,10 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
 @pytest.mark.parametrize(
     ("state", "verbs"),
     [
-        ("pending", ["undo o --now", "undo o"]),
+        ("pending", ["undo o", "undo o --now"]),
         ("in error", ["resubmit o", "skip o --step step-1 --input RESULT", "undo o"]),
         ("undo failed", ["resubmit o", "skip o --step step-1"]),
-        ("awaiting a callback", ["undo o --now", "undo o", "callback o --step step-0"]),
+        ("awaiting a callback", ["undo o", "undo o --now", "callback o --step step-0"]),
         ("processed", ["undo o"]),
         ("compensated", []),
         ("rejected", []),

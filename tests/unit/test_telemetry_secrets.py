@@ -92,7 +92,7 @@ async def every_path(system: Kit) -> list[str]:
             errors.append(repr(error))
     del system.bus.queues[SHOP]
     await system.submit(order("O-6", order=marked), "m-6")
-    for lost in (QUEUES.alerts, QUEUES.rejected):
+    for lost in (QUEUES.alerts, QUEUES.dead_letters):
         system.bus.queues.pop(lost)
         try:
             await system.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
