@@ -301,6 +301,8 @@ def show_order(
             else:
                 _print_waits(order_id, queued.process_state, queued)
             return 0
+        if operator:  # it is refused before anything is printed
+            await commands.plan_one(store, order_id, Intent(verb=Verb.ACKNOWLEDGE, by=operator))
         story = await orders.explain(
             store,
             bus,
