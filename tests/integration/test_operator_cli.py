@@ -193,7 +193,7 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(syst
     assert "\nsas resubmit R-1\n" in shown.out
 
     edited = await sas(system, "resubmit", "R-1", "--input", "{}", "--yes", "--wait", "120")
-    assert (edited.code, edited.err.count("\n")) == (1, 1)
+    assert edited.code == 1  # on a slow machine, stderr also has what it waits for
     assert (
         "sas: order R-1: not carried out: its input is not accepted: Object missing" in edited.err
     )
