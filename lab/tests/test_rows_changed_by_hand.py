@@ -41,7 +41,7 @@ async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
         (STATE, "Steps", 31, "column Steps is 31"),
         (STATE, "Seq", -1, "column Seq is '-1', not a number"),
         (STATE, "Rejected", "yes", "column Rejected is 'yes', not true or false"),
-        (DETAILS, "SubmittedAt", "yesterday", "time data 'yesterday' does not match"),
+        (DETAILS, "SubmittedAt", "yesterday", "Invalid isoformat string: 'yesterday'"),
         (DETAILS, "ReplyQueue", b"x", "column ReplyQueue is \"b'x'\", not text"),
         (DETAILS, "ContentHash", "x" * 9000, "column ContentHash has 9,000 characters"),
         (DETAILS, "OrderID", "O-other", "column OrderID is 'O-other'"),

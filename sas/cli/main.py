@@ -147,7 +147,7 @@ def _explain(error: TyperException) -> None:
         return
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "sas"
-    text = error.format_message()
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
     screen.complain(f"sas: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help")
 
 

@@ -63,7 +63,7 @@ room = typer.Typer()
 
 
 @room.callback(invoke_without_command=True)
-def overview(context: typer.Context) -> None:
+def overview(context: typer.Context, *, json: Json = False) -> None:
     """Show alerts, rejected messages and dead letters; send them again.
 
     \b
@@ -76,7 +76,7 @@ def overview(context: typer.Context) -> None:
     At most 1,000 messages of each are read. `sas status` counts them.
     """
     if context.invoked_subcommand is None:
-        list_()
+        list_(json=json)
 
 
 @room.command("list")

@@ -40,6 +40,8 @@ State = Literal["error", "running", "finished", "processed", "compensated", "rej
 Acknowledge = Annotated[
     bool, typer.Option("--acknowledge", help="Note that you have seen that it is in Error.")
 ]
+READS_QUEUE = {"all", "finished", "rejected"}
+"""Lists of these look for rejected orders on their queue too."""
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
 CONDITIONS = {"error": "in Error", "running": "under way", "finished": "finished", "all": ""}
@@ -122,7 +124,7 @@ def list_orders(  # noqa: PLR0913  one for each option
 
 async def _list(system: LiveSystem, *, query: OrderQuery, operator: str, as_json: bool) -> int:
     store = await system.store()
-    bus = await system.bus_if_any() if query.state == "rejected" else None
+    bus = await system.bus_if_any() if query.state in READS_QUEUE else None
     answer = await lists.list_of(store, bus, query, queues=system.queues, now=screen.now())
     if as_json:
         for row in answer.rows:

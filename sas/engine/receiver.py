@@ -332,7 +332,7 @@ def why_given_up(properties: Mapping[str, object]) -> str:
     reason = properties.get("DeadLetterReason")
     description = properties.get("DeadLetterErrorDescription")
     if reason == FAILED:
-        return f"its function failed each time, in the end with {description}"
+        return f"its function did not handle it, and failed in the end with {description}"
     if reason == REFUSED:
         return f"its queue refuses it: {description}"
     if reason == "MaxDeliveryCountExceeded":

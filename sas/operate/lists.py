@@ -76,7 +76,7 @@ async def list_of(
     if query.state not in {"error", "running"}:
         summaries = await finding.newest_finished(store, query, now)
         finished = [row_of_summary(summary) for summary in summaries]
-    if query.state == "rejected" and query.workflow is None:
+    if query.state in {"rejected", "finished", "all"} and query.workflow is None:
         queue_rows, problem = await _rejected_in_queue(store, bus, query, queues)
         finished += queue_rows
         finished.sort(key=lambda row: row.since or now, reverse=True)
@@ -104,9 +104,8 @@ async def _rejected_in_queue(
 ) -> tuple[list[OrderRow], str]:
     """Return the orders that are only on ``orders-rejected``, and why it cannot be read, if so."""
     if bus is None:
-        return [], (
-            f"no Service Bus namespace is configured: orders on {queues.rejected} are not shown"
-        )
+        unread = f"no Service Bus namespace is configured: {queues.rejected} is not read"
+        return [], unread if query.state == "rejected" else ""
     contents = await letters.read(bus, [queues.rejected])
     rows = [_row_of_part(part) for part in letters.rejected_orders(contents.letters, queues)]
     if query.since is not None:

@@ -197,7 +197,8 @@ def list_of(
 ) -> MessageList:
     """Return messages with their orders, as far as these are known, by their ids.
 
-    Of a message in several parts, the first part stands for all.
+    Of a message in several parts, the first part stands for all. A group of a rejected message
+    stands for the alert about it too.
     """
     ended = _ended_incidents(contents.letters)
     rows: list[MessageRow] = []
@@ -216,9 +217,10 @@ def list_of(
             changes["body"] = part.body if part else letter.peeked.body.decode(errors="replace")
         rows.append(structs.replace(row, **changes))
     rows.sort(key=lambda row: row.since, reverse=True)
+    spoken = {alert_id_of(letter.rejected) for letter in contents.letters if letter.rejected}
     return MessageList(
         rows=tuple(rows),
-        groups=_groups(row for row in rows if not row.over),
+        groups=_groups(row for row in rows if not row.over and row.message_id not in spoken),
         over=sum(bool(row.over) for row in rows),
         problems=tuple(contents.problems.values()),
     )
@@ -325,6 +327,11 @@ def _rejected(part: RejectedMessage, message_id: str, queues: Queues) -> dict[st
         f"{shlex.quote(message_id)}",
         "parts": part.parts,
     }
+
+
+def alert_id_of(part: RejectedMessage) -> str:
+    """Return the id of the alert about a rejected message."""
+    return f"{part.id.rpartition('/')[0]}/alert"
 
 
 def _todo_of_rejected(part: RejectedMessage, queues: Queues) -> str:

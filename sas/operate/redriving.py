@@ -37,7 +37,7 @@ from sas.operate.letters import (
     judged,
     read,
 )
-from sas.operate.messages import joined, place_name
+from sas.operate.messages import alert_id_of, joined, place_name
 from sas.operate.record import Record
 from sas.ports import Message, MessageBus, MessageMove, OperatorBus, Peeked, StateStore
 
@@ -148,7 +148,8 @@ async def plan_removal(
 ) -> MovePlan:
     """Plan to remove messages: those that are named, or the alerts that need nothing any more.
 
-    The id of an alert stands for all alerts of its cause that are as old or older.
+    The id of an alert stands for all alerts of its cause that are as old or older. With a rejected
+    message goes the alert about it.
 
     Raises:
         NotPossibleError: a message that is named is not there, or a name fits several places.
@@ -159,6 +160,9 @@ async def plan_removal(
         ids = {row.message_id for row in rows if row.over}
         return _plan([alert for alert in alerts if alert.peeked.message_id in ids], lambda _: None)
     chosen = named(contents, names)
+    # With a rejected message goes the alert about it.
+    spoken = {alert_id_of(letter.rejected) for letter in chosen if letter.rejected}
+    chosen = [letter for letter in chosen if letter.peeked.message_id not in spoken]
     for name in names:
         places = sorted({place_name(letter.path) for letter in chosen if _is_named(letter, [name])})
         if len(places) > 1:
@@ -173,7 +177,7 @@ async def plan_removal(
         if row.fingerprint in newest and row.since <= newest[row.fingerprint]
     }
     chosen += [
-        alert for alert in alerts if alert.peeked.message_id in ids and not _is_named(alert, names)
+        alert for alert in alerts if alert.peeked.message_id in ids | spoken and alert not in chosen
     ]
 
     def nothing(group: Sequence[Letter]) -> None:

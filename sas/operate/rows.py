@@ -15,6 +15,8 @@ from sas.ports import StateStore, Summary
 IN_ERROR_MAX = 10_000
 """Orders in Error are counted and grouped up to this number."""
 OLDER = "an older version wrote it: look at the order"
+UNTOLD = "unknown/older-version"
+"""The fingerprint of an order in Error whose index row does not tell how it failed."""
 """Why an order is in Error whose index row does not say so."""
 
 
@@ -80,6 +82,7 @@ def row_of(order: Order, now: datetime) -> OrderRow:
 def row_of_summary(summary: Summary) -> OrderRow:
     """Return what an index row tells of an order, which is not loaded."""
     undone = f"undone: {summary.undone_because}" if summary.undone_because else ""
+    is_untold = summary.process_state is OrderState.ERROR and not summary.fingerprints
     return OrderRow(
         order_id=summary.order_id,
         process_state=summary.process_state.value,
@@ -88,8 +91,8 @@ def row_of_summary(summary: Summary) -> OrderRow:
         since=summary.at,
         submitted_at=summary.submitted_at,
         step=", ".join(name.partition("/")[0] for name in summary.fingerprints[:1]),
-        why=summary.error_text or undone or OLDER * (summary.process_state is OrderState.ERROR),
-        fingerprints=summary.fingerprints,
+        why=summary.error_text or undone or OLDER * is_untold,
+        fingerprints=(UNTOLD,) if is_untold else summary.fingerprints,
         undone_because=summary.undone_because,
         acknowledged_by=summary.acknowledged_by,
     )

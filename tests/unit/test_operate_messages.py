@@ -249,7 +249,7 @@ KILLED = "its function ended each time without an answer or an error: its proces
 @pytest.mark.parametrize(
     ("reason", "description", "kind", "cause"),
     [
-        (FAILED, "KeyError: 'x'", "failed", "its function failed each time, in the end with KeyEr"),
+        (FAILED, "KeyError: 'x'", "failed", "its function did not handle it, and failed in the e"),
         (*GIVEN_UP.values(), "given-up", KILLED),
         ("TTLExpiredException", "x", "expired", "nobody received it before it expired"),
         ("unread", "by hand", "unread", "its queue gave it up (unread: by hand)"),

@@ -396,6 +396,7 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     assert [row.order_id for row in rows] == ["bad-2", "bad-1"]
     assert rows[0].why.startswith("unknown-workflow: ")
     assert rows[0].message_id is not None
+    assert {row.order_id for row in listed(night, "all").rows} == {"bad-1", "bad-2"}
     night.forbidden = {"orders-rejected"}
     assert "you need the role Azure Service Bus" in listed(night, "rejected").problem
     assert "no Service Bus namespace" in listed(night, "rejected", bus=False).problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from sas.cli import status as verb
 from sas.cli import system as systems
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened
 from sas.features.incidents import rules
@@ -22,8 +23,16 @@ from sas.features.incidents.rules import Sightings
 from sas.operate import checks, letters, status
 from sas.operate.errors import NotPossibleError
 from sas.operate.messages import QueueCount
-from sas.operate.status import Problem, SystemStatus, queue_counts, queue_names
-from sas.ports import Peeked, RefusedError, StoreUnavailableError
+from sas.operate.rows import row_of_summary
+from sas.operate.status import (
+    Problem,
+    SystemReading,
+    SystemStatus,
+    queue_counts,
+    queue_names,
+    status_of,
+)
+from sas.ports import Peeked, RefusedError, StoreUnavailableError, Summary
 from tests.unit import cli_kit
 from tests.unit.actors_kit import keep_breaker, order
 from tests.unit.cli_kit import Night, store_away
@@ -89,6 +98,25 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert (problem.kind, problem.needs_you) == ("error", True)
     assert problem.text == "3 orders are in Error: 2 pay/card-declined, 1 reserve/no-stock."
     assert problem.since == answer.failures[0].since
+
+
+def test_an_order_in_error_is_a_problem_although_an_older_version_wrote_its_index_row() -> None:
+    at = datetime(2026, 11, 21, 3, tzinfo=UTC)
+    rows = [
+        row_of_summary(
+            Summary(
+                at=at,
+                order_id=f"O-{why}",
+                process_state=OrderState.ERROR,
+                workflow="care",
+                submitted_at=at,
+                undone_because=why,
+            )
+        )
+        for why in (None, "pay failed")
+    ]
+    reading = SystemReading(in_error=rows, ended=(), dues=(), circuits=(), incidents=())
+    assert kinds(status_of(reading, at).problems) == ["undo-failed", "error"]
 
 
 def test_a_group_names_its_own_error_if_an_order_failed_twice(night: Night) -> None:
