@@ -22,8 +22,9 @@ from sas.cli.options import value
 from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
+from sas.domain.order import OrderState
 from sas.operate import callbacks, commands, finding, inputs
-from sas.operate.commands import ActPlan, ActRun, Intent
+from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct
 from sas.operate.errors import UsageError
 from sas.operate.finding import OrderQuery
 
@@ -319,7 +320,7 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
         for act in plan.acts[: None if names_all else LINES_MAX]
     ]
     if rows:
-        screen.table(("ORDER", "STATE", "FAILED", "SINCE"), rows, folds="FAILED")
+        screen.table(("Order", "State", "Failed", "Since"), rows, folds="Failed")
     if more := len(plan.acts) - len(rows):
         screen.sentence(f"and {more:,} more (--dry-run names all)")
     if waiting := sum(act.verb is Verb.CANCEL for act in plan.acts):
@@ -376,17 +377,25 @@ def _tell(run: ActRun, chosen: ActOptions, *, is_one: bool) -> int:
         if chosen.wait:
             counts += f", carried out {len(carried_out):,}"
         if failed := sum(result.failed_again for result in results):
-            counts += f", failed again {failed:,}"
+            counts += f", failed {failed:,}"
         screen.sentence(counts)
     elif not chosen.wait:
         screen.sentence(f"sent, as command {results[0].command}")
     elif carried_out:
         (result,) = carried_out
-        state = result.process_state
-        screen.sentence(f"done: seq {result.row}, {result.what}; the order is {state}")
+        screen.sentence(_ending(result))
     for result in problems[:LINES_MAX]:
-        again = "failed again: " * result.failed_again
-        screen.complain(f"sas: order {result.order_id}: {again}{result.problem}")
+        failure = "partly undone: " if result.verb is Verb.UNDO else "failed again: "
+        failure *= result.failed_again
+        screen.complain(f"sas: order {result.order_id}: {failure}{result.problem}")
     if len(problems) > LINES_MAX:
         screen.complain(f"sas: and {len(problems) - LINES_MAX:,} more: sas list shows them")
     return code
+
+
+def _ending(result: OrderAct) -> str:
+    """Return how a command for one order ended that was carried out."""
+    ending = f"seq {result.row}, {result.what}; the order is {result.process_state}"
+    if result.verb is Verb.CANCEL and result.process_state != OrderState.COMPENSATED.value:
+        return f"accepted: {ending}. It is undone when the calls that run have ended"
+    return f"{'carried out' if result.problem else 'done'}: {ending}"

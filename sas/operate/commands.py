@@ -12,7 +12,7 @@ sender, so ``ActRun`` reads the result from the table:
 3. The order has another seq than the command names: the scheduler refuses such a command. The
    journal tells what changed, even if the reason of the refusal is not kept any more.
 4. None of these is true yet: the command waits in its queue, or the scheduler is handling it.
-5. A resubmit was carried out: its steps run again, and end well or fail again.
+5. A resubmit or an undo was carried out: its steps run, or their undos, and end well or fail again.
 
 A plan for many orders that is made and sent again does no harm. An order that has changed since is
 left out, or refuses the command. An order that has not gets a command with the same id: Service Bus
@@ -425,13 +425,18 @@ class ActRun:
             act = await self._look_in_journal(act, order)
         if order is None or not act.carried_out:
             return act.carried_out is not None
-        reruns = act.failed if act.verb is Verb.RESUBMIT else ()  # 5.
-        names = {fingerprint.partition("/")[0] for fingerprint in reruns}
-        steps = [step for step in order.steps if step.name in names]
+        state = order.process_state  # 5.
+        if act.verb is Verb.UNDO:
+            steps = [step for step in order.steps if step.undo_failed]
+            has_ended = state is not OrderState.COMPENSATING
+        else:
+            reruns = act.failed if act.verb is Verb.RESUBMIT else ()
+            names = {fingerprint.partition("/")[0] for fingerprint in reruns}
+            steps = [step for step in order.steps if step.name in names]
+            has_ended = all(step.process_state in _ENDED and step.turn is None for step in steps)
         failure = _with_errors([step for step in steps if is_failed(step)])
-        state = order.process_state.value
-        self._note(act, process_state=state, failed_again=bool(failure), problem=failure)
-        return all(step.process_state in _ENDED and step.turn is None for step in steps)
+        self._note(act, process_state=state.value, failed_again=bool(failure), problem=failure)
+        return has_ended
 
     async def _look_in_journal(self, act: OrderAct, order: Order | None) -> OrderAct:
         if order is None:

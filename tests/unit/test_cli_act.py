@@ -188,7 +188,8 @@ def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
     night.fail("A", DECLINED)
     night.system.agents["payment"].then(LIMIT, {"ok": 1})
     result = night.sas("resubmit", "A", "--yes")
-    assert (result.code, result.lines[-1]) == (1, "done: seq 5, resubmitted; the order is Error")
+    assert result.code == 1
+    assert result.lines[-1] == "carried out: seq 5, resubmitted; the order is Error"
     assert (
         result.err == "sas: order A: failed again: pay (over-limit: the card is over its limit)\n"
     )
@@ -197,12 +198,21 @@ def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
     assert result.lines[-1].endswith("resubmitted; the order is Processed")
 
 
+def test_an_undo_that_is_refused_is_not_done_and_ends_with_1(night: Night) -> None:
+    night.fail("A", LIMIT)
+    night.system.agents["stock"].then(RefusedError("sold", "the goods are gone"))
+    result = night.sas("undo", "A", "--yes")
+    assert result.code == 1
+    assert result.lines[-1].startswith("carried out: seq 5, undo decided; the order is ")
+    assert result.err == "sas: order A: partly undone: undo of reserve (sold: the goods are gone)\n"
+
+
 def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
     for order_id in ("A", "B", "C"):
         night.fail(order_id, DECLINED)
     night.system.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
     result = night.sas("resubmit", "--state", "error", "--yes")
-    assert (result.code, result.lines[-1]) == (1, "sent 3, carried out 3, failed again 1")
+    assert (result.code, result.lines[-1]) == (1, "sent 3, carried out 3, failed 1")
     assert result.err == (
         "sas: order B: failed again: pay (over-limit: the card is over its limit)\n"
     )
