@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_group
 
-from sas.cli.main import OLD_NAMES, app
+from sas.cli.main import OTHER_NAMES, app
 
 
 def wrong_in(arguments: Sequence[str]) -> str:
@@ -26,7 +26,7 @@ def wrong_in(arguments: Sequence[str]) -> str:
             if not words and command.invoke_without_command:
                 return ""
             name, command, words = command.resolve_command(context, words)
-            if name in OLD_NAMES:
+            if name in OTHER_NAMES:
                 return f"{name} is an old name"
         command.make_context(name, words, parent=context)
     except TyperException as error:

@@ -55,7 +55,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "why": ("", "orders.show_order"),
 }
 """The group of each verb in the help, and its module and function. Without a group it is hidden."""
-OLD_NAMES: Mapping[str, str] = {
+OTHER_NAMES: Mapping[str, str] = {
     "acknowledge": "sas show ORDER_ID --acknowledge",
     "alerts": "sas messages list alerts",
     "cancel": "sas undo ORDER_ID",
@@ -67,8 +67,22 @@ OLD_NAMES: Mapping[str, str] = {
     "queues": "sas status",
     "rejected": "sas messages list rejected",
     "watch": "sas status --follow",
+    **dict.fromkeys(("retry", "rerun", "replay"), "sas resubmit ORDER_ID"),
+    **dict.fromkeys(("rollback", "compensate", "stop", "terminate", "abort"), "sas undo ORDER_ID"),
+    **dict.fromkeys(("approve", "reject", "signal"), "sas callback ORDER_ID"),
+    **dict.fromkeys(("complete", "resolve"), "sas skip ORDER_ID --input JSON"),
+    **dict.fromkeys(("describe", "get", "logs", "history"), "sas show ORDER_ID"),
+    **dict.fromkeys(("send", "start", "run"), "sas submit FILE"),
+    **dict.fromkeys(("health", "top", "live"), "sas status"),
+    "check": "sas status --check",
+    "failed": "sas list",
+    "ls": "sas list",
+    "resend": "sas messages resend ID",
+    "dead-letters": "sas messages list dead-letters",
+    "draw": "sas workflows draw",
+    "schema": "sas workflows schema",
 }
-"""The verbs of versions before this one, and what took their place."""
+"""Verbs of versions before this one and of other tools, and ours in their place."""
 
 
 def _fold(command: Any, ctx: Any) -> None:  # Typer gives no public name to the class of a command
@@ -203,12 +217,12 @@ def app(arguments: Sequence[str] = ()) -> typer.Typer:
             room.add_typer(verb, name=name, cls=VerbGroup, rich_help_panel=group)
         else:
             room.command(name, cls=VerbCommand, rich_help_panel=group, hidden=not group)(verb)
-    for name, successor in OLD_NAMES.items():
-        _add_old_name(room, name, successor)
+    for name, verb_here in OTHER_NAMES.items():
+        _add_other_name(room, name, verb_here)
     return room
 
 
-def _add_old_name(room: typer.Typer, name: str, successor: str) -> None:
+def _add_other_name(room: typer.Typer, name: str, verb: str) -> None:
     @room.command(
         name,
         hidden=True,
@@ -216,7 +230,7 @@ def _add_old_name(room: typer.Typer, name: str, successor: str) -> None:
         add_help_option=False,
     )
     def _old() -> None:
-        screen.complain(f"sas: there is no {name} any more: use `{successor}`")
+        screen.complain(f"sas: there is no verb {name}: use `{verb}`")
         raise typer.Exit(USAGE)
 
 

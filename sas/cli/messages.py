@@ -382,9 +382,9 @@ async def _carry_out(
         _say((*rows, *plan.staying))
     elif rows:
         cells = [
-            (row.order_id or "-", row.message_id, row.place, row.to or "removed") for row in rows
+            (row.order_id or "-", row.place, row.to or "removed", row.message_id) for row in rows
         ]
-        screen.table(("Order", "Message", "From", "To"), cells)
+        screen.table(("Order", "From", "To", "Message"), cells, folds="Message")
     for row in plan.staying:
         screen.complain(f"sas: {row.message_id} stays: {row.stays}")
     if dry_run or not rows:

@@ -17,6 +17,7 @@ from msgspec.json import encode
 from sas.cli import act, application, options, system
 from sas.cli.options import value
 from sas.cli.system import LiveSystem
+from sas.codec.strict import MalformedError, parse
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import UsageError
 
@@ -95,11 +96,20 @@ def submit(  # noqa: PLR0913  one for each option
 
 
 def one_order(order_id: str, content: str, find_workflow: Callable[[], str]) -> BinaryIO:
-    """Return the order message of an order that options give, as a file has it."""
+    """Return the order message of an order that options give, as a file has it.
+
+    Raises:
+        UsageError: the content is no JSON object.
+    """
+    text = act.read_text(content).strip()
+    try:
+        is_object = isinstance(parse(text), dict)
+    except MalformedError as error:
+        raise UsageError(f"--content: {error}") from None
+    if not is_object:
+        raise UsageError("--content is not a JSON object: give an order as {...}")
     members = b'{"order_id":%s,"workflow":%s,"order":%s}'
-    return BytesIO(
-        members % (encode(order_id), encode(find_workflow()), act.read_text(content).strip())
-    )
+    return BytesIO(members % (encode(order_id), encode(find_workflow()), text))
 
 
 def _workflow(name: str | None, app: str | None) -> str:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from sas.cli import screen
-from sas.cli.main import OLD_NAMES, app, main, verbs
+from sas.cli.main import OTHER_NAMES, app, main, verbs
 from sas.operate.errors import USAGE
 from sas.ports import RefusedError
 from tests.command_line import check_command
@@ -36,7 +36,7 @@ def paths() -> dict[str, Any]:
     for name, command in get_group(app()).commands.items():
         parts = command.commands.items() if isinstance(command, TyperGroup) else ()
         commands |= {f"{name} {part}": each for part, each in parts} or {name: command}
-    return {name: each for name, each in commands.items() if name not in OLD_NAMES}
+    return {name: each for name, each in commands.items() if name not in OTHER_NAMES}
 
 
 @pytest.mark.parametrize("path", paths())
@@ -62,16 +62,16 @@ def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_grou
     assert all(f"│ {verb} " in text for verb in verbs())
 
 
-@pytest.mark.parametrize("name", OLD_NAMES)
-def test_an_old_name_answers_once_with_the_new_one(
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_an_old_name_and_that_of_another_tool_answer_once_with_ours(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name, "A", "--state", "error"]) == USAGE
     assert capsys.readouterr() == (
         "",
-        f"sas: there is no {name} any more: use `{OLD_NAMES[name]}`\n",
+        f"sas: there is no verb {name}: use `{OTHER_NAMES[name]}`\n",
     )
-    check_command(shlex.split(OLD_NAMES[name])[1:])
+    check_command(shlex.split(OTHER_NAMES[name])[1:])
 
 
 def test_why_is_another_name_of_show(night: Night) -> None:
