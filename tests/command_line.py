@@ -26,7 +26,7 @@ def wrong_in(arguments: Sequence[str]) -> str:
             if not words and command.invoke_without_command:
                 return ""
             name, command, words = command.resolve_command(context, words)
-            if name in OTHER_NAMES:
+            if context.parent is None and name in OTHER_NAMES:
                 return f"{name} is an old name"
         command.make_context(name, words, parent=context)
     except TyperException as error:

@@ -76,7 +76,6 @@ OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("health", "top", "live"), "sas status"),
     "check": "sas status --check",
     "failed": "sas list",
-    "ls": "sas list",
     "resend": "sas messages resend ID",
     "dead-letters": "sas messages list dead-letters",
     "draw": "sas workflows draw",

@@ -93,7 +93,7 @@ def test_a_message_is_sent_again_and_a_dry_run_sends_nothing(night: Night) -> No
     reject(night)
     dead(night, "scheduler", b"\x00poison", "poison")
     dry_run = night.sas("messages", "resend", "--all", "--dry-run")
-    assert dry_run.lines[1].split() == ["A-1", "rejected/0/1", REJECTED, "orders"]
+    assert dry_run.lines[1].split() == ["A-1", REJECTED, "orders", "rejected/0/1"]
     assert dry_run.lines[-1] == "1 message would be sent again"
     assert "poison stays: not known: its body names no order" in dry_run.err
     assert (dry_run.code, night.sent_messages) == (1, [])

@@ -200,7 +200,7 @@ def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) 
         ([], "give FILE, or - for stdin, or one order by --id ID --content JSON"),
         (["x.json", "--id", "A", "--content", "{}"], "give FILE, or -"),
         (["--id", "A"], "give FILE, or -"),
-        (["--id", "A", "--content", "{"], "line 1: the body is not JSON"),
+        (["--id", "A", "--content", "{"], "--content: the body is not JSON"),
         (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["-", "--reply-queue", "agent-x"], "agent-x"),
     ],
