@@ -17,7 +17,6 @@ from itertools import permutations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sas.actors.agent import RetryPolicy
 from sas.adapters.endpoints import Endpoint
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
@@ -28,6 +27,7 @@ from sas.codec.orders import (
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.engine.delivery import DEPLOY_WAIT
+from sas.engine.retry import RetryPolicy
 from sas.environment import CONNECTION
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy

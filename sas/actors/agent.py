@@ -48,7 +48,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -75,6 +74,7 @@ from sas.engine.failing_agent import FailingAgent, FailingAgentError
 from sas.engine.hooks import Admission, CallbackIssuer, CallEnd, CallGuard, LongSteps
 from sas.engine.in_flight import InFlightRequest, MustWaitError, carrying
 from sas.engine.request_content import RequestContent
+from sas.engine.retry import RetryPolicy
 from sas.engine.transition import TransitionRunner
 from sas.ports import (
     Agent,
@@ -100,24 +100,6 @@ KEEP_ERROR_SECONDS = 2.0
 """Longest wait for the store when it keeps the error of an attempt."""
 KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
 """Shortest time between two errors that are kept for one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Exponential backoff with full jitter, within CompleteBy. In seconds.
-
-    The loop is our own, because retries end at CompleteBy: a moment on the clock port, which the
-    simulation moves. Retry libraries use the process's clock.
-    """
-
-    first_delay: float = 0.2
-    delay_max: float = 10.0
-
-    def delay(self, attempt: int, retry_after: timedelta | None) -> float:
-        """Return the pause after a failed attempt (from 0): at least what the service asked for."""
-        ceiling = min(self.first_delay * 2.0 ** min(attempt, 60), self.delay_max)
-        requested = retry_after.total_seconds() if retry_after else 0.0
-        return requested + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
 
 
 class AgentActor:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sas.actors.agent import RetryPolicy
 from sas.bootstrap import Application, assemble
 from sas.domain.ids import digest_id
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.kept_orders import KeptOrders
+from sas.engine.retry import RetryPolicy
 from sas.engine.run_on import Handler as Handle
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sas.actors.agent import RetryPolicy
 from sas.config import Config, read_config
+from sas.engine.retry import RetryPolicy
 
 _ENVIRONMENT = {
     "ServiceBus": "Endpoint=sb://memory;SharedAccessKeyName=k;SharedAccessKey=k",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import AgentActor
 from sas.actors.dead_letters import DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
@@ -30,6 +30,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.receiver import Receiver
+from sas.engine.retry import RetryPolicy
 from sas.engine.transition import TransitionRunner
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, message_of, parse_body

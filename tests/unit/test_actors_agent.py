@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import KEEP_ERROR_SECONDS, RetryPolicy
+from sas.actors.agent import KEEP_ERROR_SECONDS
 from sas.bounds import RESULT_BYTES_MAX
 from sas.codec import internal
 from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage, RequestMessage
@@ -22,6 +22,7 @@ from sas.codec.record import record_of
 from sas.domain.messages import Outcome
 from sas.domain.order import AttemptError
 from sas.domain.workflow import Step, Workflow
+from sas.engine.retry import RetryPolicy
 from sas.operate.why import attempt_error
 from sas.ports import (
     AgentCall,

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.actors.agent import RetryPolicy
 from sas.actors.scheduler import Scheduler
 from sas.domain.workflow import NO_TIME, OnFailure, Step, Workflow
+from sas.engine.retry import RetryPolicy
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.ports import AgentCall, AwaitCallback, RefusedError, StillRunning, TransientError

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sas.actors.agent import RetryPolicy
 from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.engine.in_flight import CALL_STATE
+from sas.engine.retry import RetryPolicy
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import AgentCall, AwaitCallback, Message, TransientError
