@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import count
 
 from msgspec import structs
 
@@ -20,12 +19,12 @@ from sas.domain.queues import Queues
 from sas.operate import letters, messages
 from sas.operate.messages import MessageList, MessageRow
 from sas.operate.rows import OrderRow
-from sas.operate.status import queue_names
+from sas.operate.status import is_forbidden, queue_counts, queue_names
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 PEEK_EVERY_S = 15.0
-COUNTED_EVERY = 4
-"""So many looks later, all queues of the system are counted again."""
+REPAIR_EVERY_S = 3.0
+"""While a queue cannot be read, the queues are peeked so often: the problem goes soon after it."""
 _NOTHING = MessageList()
 
 
@@ -88,12 +87,16 @@ class Inboxes:
 
     async def run(self) -> None:
         """Look again and again until this is cancelled."""
-        for number in count():
+        while True:
+            await self.look_at_all()
             with suppress(UnavailableError):  # of the store: the overview says so
                 await self.look()
-                if number % COUNTED_EVERY == 0:
-                    await self.look_at_all()
-            await asyncio.sleep(PEEK_EVERY_S)
+            await asyncio.sleep(REPAIR_EVERY_S if self._is_broken else PEEK_EVERY_S)
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether the overview has a problem of a queue that cannot be read."""
+        return any(count.problem and not is_forbidden(count) for count in self.watch.queues)
 
     async def look(self) -> None:
         """Peek every queue that has something for an operator."""
@@ -112,7 +115,9 @@ class Inboxes:
     async def look_at_all(self) -> None:
         """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
-        self.watch.queues = [await messages.count_queue(self.bus, name) for name in names]
+        at = self.now()
+        self.watch.queues = await queue_counts(self.bus, names)
+        self.watch.queues_at = at
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""

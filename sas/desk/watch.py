@@ -50,7 +50,7 @@ class Picture:
 
     The orders in Error and the finished ones come with the one first that has been in its state for
     the longest time, those under way with the one first that is due first. ``whole``: the whole
-    past was read.
+    past was read. ``queues_at`` is when the queues were counted; None before that.
     """
 
     at: datetime
@@ -60,13 +60,14 @@ class Picture:
     under_way: Sequence[OrderRow] = ()
     finished: Mapping[str, OrderRow] = field(default_factory=dict)
     whole: bool = False
+    queues_at: datetime | None = None
     problem: str = ""
 
 
 class Watch:
     """Reads the store, and keeps the last ``Picture``.
 
-    ``queues`` is what lies in the queues, if somebody read it.
+    ``queues`` is what lay in the queues at ``queues_at``, if somebody read it.
     """
 
     def __init__(self, store: StateStore, now: Callable[[], datetime]) -> None:
@@ -74,6 +75,7 @@ class Watch:
         self._now = now
         self.picture = Picture(at=now())
         self.queues: Sequence[QueueCount] = ()
+        self.queues_at: datetime | None = None
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.LOADS_AT_ONCE)
         self._finished: dict[str, OrderRow] = {}
@@ -132,6 +134,7 @@ class Watch:
                 for order_id, at in reversed(times.items())
             ],
             finished=self.picture.finished,
+            queues_at=self.queues_at,
         )
         if not self.picture.version:  # who opens the desk sees first what needs somebody
             await self._show(picture)

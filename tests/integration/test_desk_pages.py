@@ -301,7 +301,7 @@ async def test_the_orders_of_a_group_are_resubmitted_as_they_were_shown() -> Non
         await browser.desk.sender.settled()
         report = await browser.look(where)
         again, _ = await browser.post("/orders", **fields)
-    assert "Carried out: 1 of 1." in report
+    assert "Carried out: 1 of 1. 10248" in report
     states = [system.state(order_id) for order_id in ("10248", "10249", "10250", "later")]
     assert states == ["Processed", "Error", "Error", "Error"]
     assert again == 404
@@ -328,13 +328,53 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
     assert "(http-503)" in page
 
 
-async def test_a_queue_that_cannot_be_read_is_on_the_overview() -> None:
-    async with desk_of(kit(CARE)) as browser:
-        browser.line.away = "The queue is disabled."
+async def test_the_headline_names_a_problem_that_ends_by_itself() -> None:
+    system = kit(CARE)
+    at = system.clock.now()
+    breaker = Breaker(state=BreakerState.OPEN, since=at, until=at, rounds=1, why="http-503")
+    await actors_kit.keep_breaker(system.store, breaker, "payment")
+    async with desk_of(system) as browser:
         await browser.desk.inboxes.look_at_all()
         page = await browser.look("/")
+        assert 'class="hero wait"' in await browser.get("/")
+        await actors_kit.keep_breaker(system.store, Breaker(), "payment")
+        page_after = await browser.look("/")
+        assert 'class="hero good"' in await browser.get("/")
+    assert "The circuit of agent payment is open. It ends by itself." in page
+    assert "Nothing needs you." not in page
+    assert "Nothing needs you." in page_after
+
+
+async def test_a_queue_that_cannot_be_read_is_on_the_overview_until_soon_after_its_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sas.desk.inboxes.PEEK_EVERY_S", 0.05)
+    monkeypatch.setattr("sas.desk.inboxes.REPAIR_EVERY_S", 0.05)
+    async with desk_of(kit(CARE)) as browser, asyncio.timeout(60):
+        browser.line.away = "The queue is disabled."
+        while "Queues orders-rejected" not in (page := await browser.look("/")):
+            pass
+        browser.line.away = ""
+        monkeypatch.setattr("sas.desk.inboxes.PEEK_EVERY_S", 600)
+        while "Nothing needs you." not in await browser.look("/"):
+            pass
     assert "1 problem needs you." in page
     assert re.search("Queues orders-rejected, .* cannot be read: The queue is disabled", page)
+    assert re.search(r"queue orders-rejected, .* queues read \d+ s ago", page)
+
+
+async def test_before_the_queues_were_read_nothing_is_claimed_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("sas.desk.inboxes.queue_counts", silent)
+    async with desk_of(kit(CARE)) as browser:
+        page = await browser.look("/")
+    assert "Reading the queues…" in page
+    assert "Nothing needs you." not in page
+    assert "queues read" not in page
 
 
 async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_counted() -> None:
@@ -404,6 +444,8 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     async with desk_of(system) as browser:
         assert "Look for its message in the queues" in await browser.look("/orders/10252")
         page = await browser.look("/orders/10252?where=1")
+        for order_id in ("10248", "10251"):  # in Error, and finished
+            assert "Look for its message" not in await browser.look(f"/orders/{order_id}")
     assert "Its message: in scheduler since" in page
 
 
