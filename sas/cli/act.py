@@ -316,7 +316,7 @@ def _preview(plan: ActPlan, *, is_one: bool, names_all: bool) -> None:
     counts = f": {plan.counts}" if plan.counts else ""
     screen.sentence(f"{heading}{note}{counts}")
     rows = [
-        (act.order_id, act.process_state, ", ".join(act.failed), screen.time_of(act.since))
+        (act.order_id, act.process_state or "", ", ".join(act.failed), screen.time_of(act.since))
         for act in plan.acts[: None if names_all else LINES_MAX]
     ]
     if rows:

@@ -206,8 +206,10 @@ def _others(status: SystemStatus, state: str) -> Iterator[str]:
 async def _acknowledge(system: LiveSystem, order_ids: Sequence[str], operator: str) -> int:
     """Note that an operator has seen that these orders are in Error; return the exit code."""
     intent = Intent(verb=Verb.ACKNOWLEDGE, by=operator)
-    loaded = await finding.load_all(await system.store(), order_ids)
+    unreadable: dict[str, str] = {}
+    loaded = await finding.load_all(await system.store(), order_ids, unreadable)
     acts = [commands.act_on(order, intent) for order in loaded]
+    acts += commands.unread(unreadable, intent)
     possible_acts = [order_act for order_act in acts if not order_act.problem]
     run = await act.carry_out(ActPlan(intent=intent, acts=possible_acts), system)
     problems = [result for result in (*acts, *run.results) if result.problem]

@@ -310,7 +310,7 @@ class Desk:
         )
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, reason=reason)
         plan = await commands.plan_many(store, query, intent)
-        plan.acts = [act for act in plan.acts if act.since <= at]
+        plan.acts = [act for act in plan.acts if act.since and act.since <= at]
         if not plan.acts:
             raise NotPossibleError("nothing was sent: none of these orders is in Error any more")
         group = await self.sender.send(plan)

@@ -25,7 +25,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -86,6 +86,7 @@ class OrderAct(Record, frozen=True, kw_only=True):
     when it was read; with ``any_seq`` the command is carried out even if the order has changed
     since, which the scheduler allows for a cancel only. ``failed`` has the fingerprints of the
     steps that the command changes. ``would`` says what it would do, or ``problem`` why it cannot.
+    Of an order that cannot be read only its id and the problem are known.
 
     The result: ``carried_out`` is None if it is not known. ``row`` and ``what`` are the seq and the
     word of its row in the journal. ``process_state`` is the state after it. ``problem`` says why
@@ -94,10 +95,10 @@ class OrderAct(Record, frozen=True, kw_only=True):
 
     order_id: str
     verb: Verb
-    process_state: str
-    since: datetime
-    seq: int
-    urgent: bool
+    process_state: str | None = None
+    since: datetime | None = None
+    seq: int = 0
+    urgent: bool = False
     any_seq: bool = False
     failed: tuple[str, ...] = ()
     would: str = ""
@@ -173,14 +174,24 @@ async def plan_many(
         intent = replace(intent, step=query.fingerprint.partition("/")[0])
     plan = ActPlan(intent=intent)
     order_ids: set[str] = set()  # an order that changes meanwhile may come twice
-    async for order in finding.each(store, query):
+    unreadable: dict[str, str] = {}
+    async for order in finding.each(store, query, unreadable):
         if order.order_id not in order_ids:
             order_ids.add(order.order_id)
             act = act_on(order, intent)
             (plan.others if act.problem else plan.acts).append(act)
             tell(len(order_ids))
+    plan.others += unread(unreadable, intent)
     plan.limited = len(order_ids) >= query.limit
     return plan
+
+
+def unread(unreadable: Mapping[str, str], intent: Intent) -> list[OrderAct]:
+    """Return the orders that cannot be read, with why, as orders that do not allow a command."""
+    return [
+        OrderAct(order_id=order_id, verb=intent.verb, problem=f"it cannot be read: {why}")
+        for order_id, why in unreadable.items()
+    ]
 
 
 def act_on(order: Order, intent: Intent) -> OrderAct:

@@ -258,25 +258,29 @@ def _is_for(letter: Letter, step: StepRecord) -> bool:
 
 
 async def judged(
-    store: StateStore | None, letters: Sequence[Letter], queues: Queues
+    store: StateStore | None,
+    letters: Sequence[Letter],
+    queues: Queues,
+    unreadable: dict[str, str],
 ) -> tuple[list[Letter], dict[str, Order]]:
     """Return these letters, the dead ones with their verdicts; and their orders by their ids.
 
-    Without a store, no order is known.
+    Without a store, no order is known. ``unreadable`` gets why an order cannot be read, by its id.
 
     Raises:
-        UnavailableError: an order or its journal cannot be read.
+        UnavailableError: the table does not answer, or a journal cannot be read.
     """
     ids = dict.fromkeys(letter.order_id for letter in letters if letter.order_id)
-    loaded = await finding.load_all(store, list(ids)) if store else []
+    loaded = await finding.load_all(store, list(ids), unreadable) if store else []
     orders = {order.order_id: order for order in loaded}
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
 
     async def with_verdict(letter: Letter) -> Letter:
         if not is_dead(letter, queues):
             return letter
+        known_store = None if letter.order_id in unreadable else store
         async with gate:
-            verdict = await judge(store, letter, orders.get(letter.order_id or ""), queues)
+            verdict = await judge(known_store, letter, orders.get(letter.order_id or ""), queues)
         return replace(letter, verdict=verdict)
 
     return await asyncio.gather(*map(with_verdict, letters)), orders
@@ -292,7 +296,7 @@ async def judge(
 ) -> Verdict:
     """Return what would happen if a dead letter were sent again, by the state of its order.
 
-    Without a store, the orders are not known.
+    Without a store, the order is not known.
     """
     is_alert = letter.source.removesuffix(URGENT_SUFFIX) == queues.alerts
     if is_alert or letter.source.startswith(queues.response_prefix):

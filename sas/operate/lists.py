@@ -112,8 +112,9 @@ async def _rejected_in_queue(
         rows = [row for row in rows if row.since and row.since >= query.since]
     rows = rows[: query.limit]
     order_ids = list(dict.fromkeys(row.order_id for row in rows))
-    stored = {order.order_id for order in await finding.load_all(store, order_ids)}
-    rows = [row for row in rows if row.order_id not in stored]
+    unreadable: dict[str, str] = {}
+    stored = {order.order_id for order in await finding.load_all(store, order_ids, unreadable)}
+    rows = [row for row in rows if row.order_id not in stored | unreadable.keys()]
     return rows, contents.problems.get(queues.rejected, "")
 
 

@@ -170,8 +170,9 @@ async def joined(
     Without it, or if it does not answer, the states of the orders are not known. With ``content``
     each row has the body.
     """
+    unreadable: dict[str, str] = {}
     try:
-        letters, orders = await judged(store, contents.letters, queues)
+        letters, orders = await judged(store, contents.letters, queues, unreadable)
     except UnavailableError as error:
         problem = f"the state of the orders is not known: {error}"
         answer = list_of(contents, queues, {}, content=content)
@@ -185,7 +186,11 @@ async def joined(
         )
         for order_id, order in orders.items()
     }
-    return list_of(PeekResult(letters, contents.problems), queues, rows, content=content)
+    problems = contents.problems | {
+        f"order {order_id}": f"the state of order {order_id} is not known: {why}"
+        for order_id, why in unreadable.items()
+    }
+    return list_of(PeekResult(letters, problems), queues, rows, content=content)
 
 
 def list_of(

@@ -115,10 +115,10 @@ async def plan_resend(
 
     Raises:
         NotPossibleError: a message that is named is not there.
-        UnavailableError: an order cannot be read.
+        UnavailableError: the table does not answer, or a journal cannot be read.
     """
     chosen = contents.letters if names is None else named(contents, names)
-    letters, _ = await judged(store, chosen, queues)
+    letters, _ = await judged(store, chosen, queues, {})
     return resend(letters, queues, to, force=force)
 
 
@@ -130,7 +130,7 @@ async def plan_one(
     Raises:
         NotPossibleError: the message is not in the queue any more, or it must stay; the text says
             why.
-        UnavailableError: the order cannot be read.
+        UnavailableError: the table does not answer, or the journal cannot be read.
     """
     plan = await plan_resend(store, await read(bus, [path]), queues, names=[message_id])
     for row in plan.staying:

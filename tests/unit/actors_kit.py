@@ -38,7 +38,17 @@ from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.long_steps.steps import ContinuedSteps
-from sas.ports import Agent, AgentCall, Business, Message, PayloadCodec, RefusedError, StateStore
+from sas.ports import (
+    Agent,
+    AgentCall,
+    Business,
+    CorruptOrderError,
+    Message,
+    PayloadCodec,
+    RefusedError,
+    StateStore,
+    UnavailableError,
+)
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
 from sas.testing.settings import settings
@@ -422,6 +432,21 @@ def letter(
 
 
 DECLINED = "payment refused: the customer's card was declined"
+
+
+def break_row(system: Kit, broken_id: str, error: UnavailableError | None = None) -> str:
+    """Let an order not be read any more, as if a row was changed by hand; return the reason."""
+    load = system.store.load
+    row = f"row order|{broken_id}|a|step|01 cannot be read: 'Done' is not a valid StepState"
+    reason = error or CorruptOrderError(broken_id, row)
+
+    async def broken(order_id: str) -> Order | None:
+        if order_id == broken_id:
+            raise reason
+        return await load(order_id)
+
+    system.store.load = broken  # type: ignore[method-assign]
+    return str(reason)
 
 
 async def fail(system: Kit, order_id: str, agent: str, code: str, message: str) -> None:

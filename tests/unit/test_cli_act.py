@@ -20,7 +20,7 @@ from sas.domain.order import Fault
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import commands
 from sas.ports import RefusedError
-from tests.unit.actors_kit import KEYS
+from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import Night
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -178,6 +178,12 @@ def test_a_dry_run_prints_the_plan_and_sends_nothing(night: Night) -> None:
     records = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
     assert [(record["OrderID"], record["Seq"]) for record in records] == [("A", 4), ("B", 4)]
     assert records[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    reason = break_row(night.system, "B")
+    result = night.sas("resubmit", "--state", "error", "--dry-run")
+    assert (result.code, result.lines[0]) == (0, "resubmit of 1 order: 1 pay/card-declined")
+    assert result.lines[-1] == (
+        f"resubmit is not possible for 1 order more: it cannot be read: {reason}"
+    )
     assert night.sent_messages == []
 
 

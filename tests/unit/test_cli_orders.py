@@ -12,6 +12,7 @@ from sas.cli import screen
 from sas.domain.order import Fault
 from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import RefusedError
+from tests.unit.actors_kit import break_row
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -91,6 +92,14 @@ def test_all_listed_orders_are_acknowledged_with_one_command(night: Night) -> No
     result = night.sas("show", "C", "--acknowledge")
     assert (result.code, len(night.sent_messages)) == (1, 2)
     assert "order C is not possible" in result.err
+    for order_id in ("D", "E"):
+        night.fail(order_id, DECLINED)
+    reason = break_row(night.system, "D")
+    result = night.sas("list", "--acknowledge", "--by", "eve")
+    assert result.code == 1
+    assert "D      care/1" in result.out
+    assert f"sas: order D: it cannot be read: {reason}" in result.err
+    assert "eve has seen 1 order in Error" in result.err
 
 
 def test_finished_orders_are_written_to_a_file_that_only_its_owner_can_read(

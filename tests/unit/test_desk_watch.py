@@ -11,10 +11,10 @@ from sas.desk.content import compact, indented
 from sas.desk.listing import SORTS
 from sas.desk.watch import Watch
 from sas.operate.rows import OrderRow
-from sas.ports import CorruptOrderError, StoreUnavailableError
+from sas.ports import StoreUnavailableError
 from sas.testing.store import StoreFault
 from tests.unit import actors_kit
-from tests.unit.actors_kit import CARE, Kit, fail, kit, night, submit
+from tests.unit.actors_kit import CARE, Kit, break_row, fail, kit, night, submit
 
 
 def watching(system: Kit) -> Watch:
@@ -74,18 +74,10 @@ async def test_a_store_that_is_away_leaves_the_last_picture() -> None:
 
 async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
     system = await night()
-    load = system.store.load
-
-    async def broken(order_id: str) -> object:
-        if order_id == "10248":
-            raise CorruptOrderError(order_id, "the row of step 1 is missing")
-        return await load(order_id)
-
-    system.store.load = broken  # type: ignore[assignment]
+    reason = break_row(system, "10248")
     rows = [OrderRow(order_id=order_id, process_state=None) for order_id in ("10248", "10251")]
     broken_row, row = await watching(system).loaded(rows)
-    assert broken_row.why.startswith("it cannot be read: ")
-    assert "the row of step 1 is missing" in broken_row.why
+    assert broken_row.why == f"it cannot be read: {reason}"
     assert row.process_state == "Processed"
 
 

@@ -13,7 +13,6 @@ from typing import TypeVar
 import pytest
 
 from sas.domain.messages import Verb
-from sas.domain.order import Order
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.domain.workflow import OnFailure, Workflow
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -25,7 +24,18 @@ from sas.operate.orders import OrderStory
 from sas.operate.status import Problem, SystemStatus
 from sas.ports import CorruptOrderError, Message, RefusedError, TransientError
 from sas.testing.bus import QueueRules
-from tests.unit.actors_kit import AGENTS, CARE, CHAIN, QUEUES, SHOP, Kit, delivery, kit, order
+from tests.unit.actors_kit import (
+    AGENTS,
+    CARE,
+    CHAIN,
+    QUEUES,
+    SHOP,
+    Kit,
+    break_row,
+    delivery,
+    kit,
+    order,
+)
 
 T = TypeVar("T")
 HOLD = replace(CHAIN, on_failure=OnFailure.HOLD)
@@ -283,14 +293,7 @@ async def test_a_row_changed_by_hand_is_named_and_stops_no_other_order() -> None
     await night.submit("O-1", "O-2")
     await night.until_in(PAYMENT)
     load = night.system.store.load
-    row = "row order|O-1|a|step|01 cannot be read: 'Done' is not a valid StepState"
-
-    async def broken(order_id: str) -> Order | None:
-        if order_id == "O-1":
-            raise CorruptOrderError(order_id, row)
-        return await load(order_id)
-
-    night.system.store.load = broken  # type: ignore[method-assign]
+    row = break_row(night.system, "O-1").removesuffix(" Repair it, or restore it from a backup")
     restarted = kit(CHAIN, beside=night.system)  # the instance before it had the order in memory
     await night.passes(3, restarted)
     assert night.system.state("O-2") == "Processed"

@@ -24,11 +24,11 @@ from sas.operate import commands
 from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct, act_on, plan_many, plan_one
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
-from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
+from sas.ports import BusUnavailableError, Message, OtherVersionError, Peeked, RefusedError
 from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
-from tests.unit.actors_kit import CARE, QUEUES, Kit, command, kit, letter, order
+from tests.unit.actors_kit import CARE, QUEUES, Kit, break_row, command, kit, letter, order
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
@@ -310,6 +310,24 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
     assert {act.problem for act in plan.others} == {
         "the step must be in Error, and reserve is Processed"
     }
+
+
+@pytest.mark.parametrize("error", [None, OtherVersionError("row order|B has format 9")])
+@pytest.mark.parametrize("fingerprint", [None, "pay/card-declined"])
+@pytest.mark.parametrize("verb", [Verb.RESUBMIT, Verb.UNDO])
+async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stops_no_other(
+    verb: Verb, fingerprint: str | None, error: OtherVersionError | None
+) -> None:
+    system = await failed("A", "B", "C")
+    reason = break_row(system, "B", error)
+    query = replace(IN_ERROR, fingerprint=fingerprint)
+    plan = await plan_many(system.store, query, Intent(verb=verb, by="ann"))
+    assert [act.order_id for act in plan.acts] == ["A", "C"]
+    (other,) = plan.others
+    assert (other.order_id, other.problem) == ("B", f"it cannot be read: {reason}")
+    assert (other.process_state, other.since) == (None, None)
+    results = await carried_out(Line(system), plan)
+    assert [result.carried_out for result in results] == [True, True]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:

@@ -29,7 +29,7 @@ from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
 from sas.ports import Message, RefusedError, StoreUnavailableError
 from sas.testing.clock import START
 from sas.testing.world import CrashError
-from tests.unit.actors_kit import QUEUES, SHOP, command, done, order
+from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, order
 from tests.unit.cli_kit import Night
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
@@ -206,6 +206,25 @@ def test_alerts_are_shown_where_the_table_cannot_be_read(
     answer = listed(night, "alerts")
     assert answer.problems == ("the state of the orders is not known: no right.",)
     assert [(row.order_id, row.state) for row in answer.rows] == [("A", None)]
+
+
+def test_an_order_that_cannot_be_read_hides_the_state_of_no_other(night: Night) -> None:
+    for order_id in "AB":
+        night.fail(order_id, DECLINED)
+    night.later(1)
+    assert night.sas("resubmit", "A", "--yes").code == 0
+    dead(night, "scheduler", command("resubmit", 4, "late", "B").body, "late")
+    dead(night, "orders", order("B"), "repeat")
+    reason = break_row(night.system, "B")
+    answer = listed(night, "alerts")
+    assert {row.order_id: row.over for row in answer.rows} == {
+        "A": "repaired: now Processed",
+        "B": "",
+    }
+    assert answer.problems == (f"the state of order B is not known: {reason}",)
+    unknown = "not known: the state of its order cannot be read"
+    assert fates(night) == {"late": unknown, "repeat": unknown}
+    assert stays(resend(night, "late", "repeat")) == {"late": unknown, "repeat": unknown}
 
 
 # -- What lies where --------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from tests.unit.actors_kit import (
     KEYS,
     QUEUES,
     Kit,
+    break_row,
     command,
     keep_breaker,
     kit,
@@ -429,4 +430,6 @@ def test_an_order_that_is_stored_is_not_listed_as_rejected(night: Night) -> None
     night.submit("A")
     night.play(night.system.submit(order("A", workflow="chain"), "m-taken"))
     assert night.system.state("A") == "Processed"
+    assert listed(night, "rejected").rows == ()
+    break_row(night.system, "A")
     assert listed(night, "rejected").rows == ()
