@@ -129,7 +129,7 @@ class DeadLetters:
             await self._request(delivery)
         elif queues.is_response(source):
             order_id = delivery.properties.get("sas_order_id") or delivery.message_id
-            why = _why_unread(delivery.properties)
+            why = _why_unread(source, delivery.properties)
             await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:
             await self._put_aside(delivery, None)
@@ -260,13 +260,13 @@ def _names_its_source(body: bytes) -> bool:
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
 
 
-def _why_unread(properties: Mapping[str, object]) -> str:
+def _why_unread(queue: str, properties: Mapping[str, object]) -> str:
     """Return why an application did not get a notification, after the name of its queue."""
     reason = properties.get("DeadLetterReason")
     match reason:
         case receiver.REFUSED:
             why = str(properties.get("DeadLetterErrorDescription"))[:500]
-            return f"refuses notifications: {why}. Create it, or let this app send to it"
+            return f"refuses notifications: {why.removeprefix(f'queue {queue}: ').rstrip('.')}"
         case "TTLExpiredException":
             return "is not read: notifications expire in it. Its application's team must read it"
         case "MaxDeliveryCountExceeded":

@@ -62,6 +62,8 @@ from azure.servicebus.exceptions import (
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.ports import (
     PEEK_BYTES_MAX,
+    QUEUE_DISABLED,
+    QUEUE_MISSING,
     BusUnavailableError,
     Message,
     Peeked,
@@ -80,6 +82,9 @@ and after a failed authentication a token may be issued.
 
 LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntityDisabledError)
 """The link works, but the broker refuses for now. A new sender would be refused too."""
+
+NO_MESSAGE = "Service Bus has encountered an error."
+"""How the SDK begins the text of an error for which it has no message."""
 
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
 
@@ -431,7 +436,7 @@ def explain(queue: str, error: ServiceBusError) -> str:
     """Say what is wrong with a queue, and what to do."""
     match error:
         case _ if _no_such_queue(error):
-            advice = "There is no such queue: create it, or correct the name."
+            return f"queue {queue}: {QUEUE_MISSING}"
         case MessageSizeExceededError():
             advice = "The message is larger than the queue accepts."
         case ServiceBusAuthenticationError():
@@ -446,8 +451,8 @@ def explain(queue: str, error: ServiceBusError) -> str:
         case ServiceBusQuotaExceededError():
             advice = "It is full: check that its reader runs."
         case MessagingEntityDisabledError():
-            return f"queue {queue}: It is disabled: enable it (set its status to Active)."
+            return f"queue {queue}: {QUEUE_DISABLED}"
         case _:
             advice = "Check that the namespace (or the broker) is reachable."
-    lines = str(error.message).strip().splitlines()
+    lines = str(error.message).removeprefix(NO_MESSAGE).strip().splitlines()
     return f"queue {queue}: {lines[0] if lines else type(error).__name__} {advice}"

@@ -357,7 +357,7 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
             )
             for step in order.steps
         ],
-        below=[list(_below(step)) for step in story.steps],
+        below=[list(_below(step, story.waits)) for step in story.steps],
     )
     screen.say("")
     if not journal:
@@ -429,14 +429,16 @@ def _head(order: Order) -> list[tuple[str, str]]:
     ]
 
 
-def _below(step: StepStory) -> Iterator[str]:
-    """Yield the lines below a step: its error, the last attempt, what it waits for, its agent."""
+def _below(step: StepStory, waits: Waits) -> Iterator[str]:
+    """Yield the lines below a step: its error, the last attempt, its agent, and what it waits for,
+    unless that is what the order waits for.
+    """
     record = step.record
     if record.error:
         yield f"{record.error.code}: {record.error.message}"
     if step.last_error:
         yield f"last error: {_error(step.last_error)}"
-    if step.waits:
+    if step.waits and record.name != waits.step:
         yield f"waits for: {step.waits.awaited}"
     if record.locked_by:
         yield f"LockedBy {record.locked_by}"

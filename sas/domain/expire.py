@@ -170,7 +170,8 @@ def fail(
     undo_all = rules.on_failure is OnFailure.UNDO
     notice = Notify(Notice.FAILED, step=step.number, fault=fault, undoing=undo_all)
     if not undo_all:
-        text = f"step {step.name} failed: {fault.message}. Resubmit it, skip it or undo the order."
+        why = fault.message.rstrip(".")
+        text = f"step {step.name} failed: {why}. Resubmit it, skip it or undo the order."
         alert = Alert(AlertKind.STEP_FAILED, step.number, text)
         after = update_readiness(steps, rules, now)
         return Decision(what=JournalWord.STEP_FAILED, steps=after, messages=(notice, alert))

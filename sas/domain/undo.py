@@ -81,7 +81,7 @@ def undo_failed(
     failed = step.moved(StepState.ERROR, now, undo=UndoStatus.FAILED, error=fault)
     steps = with_step(order.steps, failed)
     text = (
-        f"the undo of step {step.name} failed: {fault.message}. {ledger(steps)}. "
+        f"the undo of step {step.name} failed: {fault.message.rstrip('.')}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
     notice = Notify(Notice.FAILED, step=step.number, fault=fault)

@@ -31,7 +31,7 @@ from sas.operate.commands import Intent, act_on
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
-from sas.operate.letters import Letter
+from sas.operate.letters import Letter, PeekResult
 from sas.operate.record import Record
 from sas.operate.why import (
     AwaitedMessage,
@@ -45,9 +45,13 @@ from sas.operate.why import (
     waits_for,
     waits_of,
 )
-from sas.ports import MessageBus, OtherVersionError, StateStore
+from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, MessageBus, OtherVersionError, StateStore
 
 IF_IT_LASTS = "If this lasts, check that the function app runs."
+_UNUSABLE = {
+    QUEUE_DISABLED: "Enable it: set its status to Active.",
+    QUEUE_MISSING: "Create it, or correct the name.",
+}
 SUBMITTED = "Submitted"
 """The state of an order that no function has stored yet."""
 
@@ -233,9 +237,11 @@ async def explain(
         since = letter.left_since if letter else None
     elif step is not None:
         agents = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
-        message, letter, since = await _message(bus, order, step=step, queues=queues, agents=agents)
+        waits, letter, since = await _with_message(
+            bus, order, waits, step=step, queues=queues, agents=agents
+        )
         agent = waits.agent or _agent_of(letter, queues)
-        waits = replace(waits, message=message, agent=agent, circuit=circuits.get(agent or ""))
+        waits = replace(waits, agent=agent, circuit=circuits.get(agent or ""))
     postponed_since = left_since(journal)
     if since is not None:
         waits = held(order, waits, since)
@@ -261,20 +267,28 @@ async def _with_command(
     return waits, None
 
 
-async def _message(
-    bus: MessageBus | None, order: Order, *, step: StepRecord, queues: Queues, agents: set[str]
-) -> tuple[AwaitedMessage, Letter | None, datetime | None]:
+async def _with_message(
+    bus: MessageBus | None,
+    order: Order,
+    waits: Waits,
+    *,
+    step: StepRecord,
+    queues: Queues,
+    agents: set[str],
+) -> tuple[Waits, Letter | None, datetime | None]:
     """Look for the message that moves a step on.
 
     It may be left to another instance, or another message of the order is, since the third value.
+    If its queue cannot be used, the order waits for that queue.
     """
     if step.resting:
         text = "none: the supervisor sends one when the rest is over"
-        return AwaitedMessage(text=text), None, None
+        return replace(waits, message=AwaitedMessage(text=text)), None, None
     if bus is None:
         text = "not looked for: no Service Bus namespace is configured"
-        return AwaitedMessage(text=text), None, None
-    contents = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
+        return replace(waits, message=AwaitedMessage(text=text)), None, None
+    paths = letters.waiting_paths(order, step, queues, agents)
+    contents = await letters.read(bus, paths)
     place = letters.place_of(order, step, contents.letters)
     since = min(
         (
@@ -286,9 +300,24 @@ async def _message(
     )
     if place is None:
         text = _in_no_queue(step, contents.problems, agents)
-        return AwaitedMessage(text=text), None, since
+        waits = replace(waits, message=AwaitedMessage(text=text))
+        if len(agents) == 1 or not step.dispatched or step.awaits_callback:
+            waits = _for_its_queue(waits, paths[: paths.index(queues.dead_letters)], contents)
+        return waits, None, since
     letter, before = place
-    return replace(_in_queue(letter), before=before), letter, since
+    message = replace(_in_queue(letter), before=before)
+    return replace(waits, message=message), letter, since
+
+
+def _for_its_queue(waits: Waits, paths: Sequence[str], contents: PeekResult) -> Waits:
+    """Return that an order waits for the first of these queues that is missing or disabled."""
+    for path in paths:
+        for reason, todo in _UNUSABLE.items():
+            if contents.problems.get(path, "").endswith(reason):
+                awaited = f"Queue {path}, which cannot be used."
+                then = "With it, the order goes on by itself."
+                return replace(waits, awaited=awaited, then=then, todo=todo)
+    return waits
 
 
 def _in_queue(letter: Letter, what: str = "") -> AwaitedMessage:
@@ -306,8 +335,8 @@ def _in_no_queue(step: StepRecord, problems: Mapping[str, str], agents: Collecti
         return "not known, because the queue of its agent is not"
     actor = "its agent" if step.dispatched else "a scheduler"
     return (
-        f"in no queue: {actor} is handling it. If its process died, it comes again within half a "
-        "minute: when the lock of the message ends with which the order began to run on"
+        f"in no queue: {actor} is handling it. If its process died, the message comes again when "
+        "its lock ends, within half a minute."
     )
 
 

@@ -72,6 +72,8 @@ class AwaitedMessage(Record, frozen=True):
 class Waits(Record, frozen=True):
     """What an order waits for, and what its step is ``doing`` in two words.
 
+    ``awaited`` is a sentence that is also read after "waits for".
+
     ``then`` says what happens next, or that the wait is too long.
 
     ``at`` is when the supervisor looks at the step, ``called_by`` when its agent, which has a bug,
@@ -188,7 +190,8 @@ def waits_for(
             open_steps = [step for step in order.steps if step.complete_by is not None]
             if not open_steps:
                 return Waits(
-                    awaited="No step is open.", todo="Report this as a bug, with this page."
+                    awaited="Nothing: no step is open.",
+                    todo="Report this as a bug, with this page.",
                 )
             step = min(open_steps, key=lambda step: step.complete_by or now)
     agent = agents.get(step.number)
@@ -233,7 +236,8 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         )
     if step.resting:
         action = "undone" if undoing else "tried again"
-        return Waits(doing="rests", awaited=f"{step.name} rests.", then=f"Then it is {action}.")
+        awaited = f"The next try of {name}, which rests."
+        return Waits(doing="rests", awaited=awaited, then=f"Then it is {action}.")
     if (bug := bug_of(step, now)) is not None:
         return Waits(
             doing="waits for a deploy",
@@ -253,7 +257,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         awaited = f"The agent of {step.name}: the {operation} is out, request {step.epoch}."
         then = "Without a reply until then, the supervisor resets the step."
         if note:
-            awaited = f"{name} goes on{note}; its agent asks again."
+            awaited = f"The agent of {name}, which goes on{note}. It asks again."
             then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
             doing="goes on" if note else "is out",

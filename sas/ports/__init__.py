@@ -21,6 +21,8 @@ from sas.ports.business import (
 from sas.ports.platform import (
     FORMAT,
     PEEK_BYTES_MAX,
+    QUEUE_DISABLED,
+    QUEUE_MISSING,
     BusUnavailableError,
     Clock,
     ConflictError,
@@ -50,6 +52,8 @@ __all__ = [
     "FORMAT",
     "LIMIT_MAX",
     "PEEK_BYTES_MAX",
+    "QUEUE_DISABLED",
+    "QUEUE_MISSING",
     "Agent",
     "AgentCall",
     "AwaitCallback",

@@ -330,6 +330,9 @@ class MessageMove:
     message: Message | None
 
 
+QUEUE_MISSING = "There is no such queue: create it, or correct the name."
+QUEUE_DISABLED = "It is disabled: enable it (set its status to Active)."
+"""How the text of an error of the bus ends if the queue cannot be used at all."""
 PEEK_BYTES_MAX = 4 * 1024 * 1024
 """A peek ends once it has read so many bytes of bodies: about 40 answers of Service Bus."""
 

@@ -20,7 +20,13 @@ from azure.servicebus.exceptions import (
 
 from devstack.servicebus import Broker, EntityStatus
 from sas.adapters.servicebus import ServiceBus
-from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.ports import (
+    QUEUE_DISABLED,
+    QUEUE_MISSING,
+    BusUnavailableError,
+    Message,
+    UndeliverableError,
+)
 
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -159,6 +165,10 @@ async def test_a_disabled_queue_is_unavailable_until_it_is_enabled(
     broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
     with pytest.raises(BusUnavailableError, match="It is disabled: enable it"):
         await bus.send([message(queue)])
+    broker.update_queue(queue, status=EntityStatus.DISABLED)
+    with pytest.raises(BusUnavailableError) as disabled:
+        await bus.peek(queue, 1)
+    assert str(disabled.value) == f"queue {queue}: {QUEUE_DISABLED}"
     broker.update_queue(queue, status=EntityStatus.ACTIVE)
     await bus.send([message(queue)])
     assert broker.counts(queue).active == 1
@@ -180,8 +190,11 @@ async def test_a_queue_deleted_under_an_open_sender_is_undeliverable_until_it_is
 ) -> None:
     await bus.send([message(queue, 1)])
     broker.delete_queue(queue)
-    with pytest.raises(UndeliverableError, match="There is no such queue"):
+    with pytest.raises(UndeliverableError, match=f"^queue {queue}: There is no such queue"):
         await bus.send([message(queue, 2)])
+    with pytest.raises(BusUnavailableError) as missing:
+        await bus.peek(queue, 1)
+    assert str(missing.value) == f"queue {queue}: {QUEUE_MISSING}"
     broker.create_queue(queue)
     await bus.send([message(queue, 3)])
     assert broker.counts(queue).active == 1

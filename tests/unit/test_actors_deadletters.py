@@ -13,10 +13,10 @@ import pytest
 from sas.codec import internal
 from sas.codec.external import RejectedMessage
 from sas.engine.delivery import Delivery
-from sas.engine.receiver import GivenUpError
+from sas.engine.receiver import REFUSED, GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.features.incidents.board import active_incidents
-from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.ports import QUEUE_MISSING, BusUnavailableError, Message, StoreUnavailableError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, delivery, done, kit, letter, order
@@ -349,6 +349,23 @@ async def expired(system: Kit, count: int) -> None:
             properties={**notification.properties, "DeadLetterReason": "TTLExpiredException"},
         )
         await dead(system, given_up)
+
+
+async def test_a_queue_that_refuses_notifications_is_named_once_with_one_advice() -> None:
+    system = kit()
+    await system.submit()
+    notification = system.bus.take(SHOP)
+    assert notification is not None
+    refused = {
+        "DeadLetterReason": REFUSED,
+        "DeadLetterErrorDescription": f"queue {SHOP}: {QUEUE_MISSING}",
+    }
+    await dead(system, replace(letter(notification, SHOP), properties=refused))
+    (alert,) = system.alerts()
+    assert alert.text.startswith(
+        f"Queue {SHOP} refuses notifications: There is no such queue: create it, or correct the "
+        "name. The orders go on;"
+    )
 
 
 async def test_an_application_that_never_reads_is_one_incident_with_a_count() -> None:

@@ -12,7 +12,7 @@ from sas.domain.order import Direction, Fault
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, Story, story
 
-SOLD_OUT = Fault("sold-out", "there is none left")
+SOLD_OUT = Fault("sold-out", "there is none left.")
 
 
 def claimed(shape: str = "one", **policy: object) -> Story:

@@ -125,7 +125,7 @@ def test_a_refused_undo_alerts_with_what_is_left_and_what_to_do() -> None:
     order = processed("three in a row")
     order.undo()
     order.claim()
-    fault = Fault("no", "the parcel has left")
+    fault = Fault("no", "the parcel has left.")
     order.done("c").refused("b", fault)
     assert order.messages == (
         Notify(Notice.FAILED, step=1, fault=fault),

@@ -23,7 +23,7 @@ from sas.operate.finding import OrderQuery
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
 from sas.operate.why import AwaitedMessage, Waits
-from sas.ports import Message, RefusedError
+from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import (
     CARE,
@@ -135,7 +135,10 @@ def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
     night.system.agents_die()
     message = message_of(told(night).waits)
-    assert message.text.startswith("in no queue: its agent is handling it. If its")
+    assert message.text == (
+        "in no queue: its agent is handling it. If its process died, the message comes again when "
+        "its lock ends, within half a minute."
+    )
     night.later(3600)
     waits = told(night).waits
     assert waits.awaited == "The supervisor, to look at reserve."
@@ -152,6 +155,24 @@ def test_queues_that_may_not_be_read_or_are_not_configured_leave_the_message_unk
     assert "you need the role Azure Service Bus Data Receiver" in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "todo"),
+    [
+        (QUEUE_DISABLED, "Enable it: set its status to Active."),
+        (QUEUE_MISSING, "Create it, or correct the name."),
+    ],
+)
+def test_a_step_whose_queue_cannot_be_used_waits_for_that_queue(
+    night: Night, reason: str, todo: str
+) -> None:
+    requested(night)
+    night.outage = f"queue agent-stock: {reason}"
+    waits = told(night).waits
+    queue = QUEUES.agent("stock")
+    assert (waits.awaited, waits.todo) == (f"Queue {queue}, which cannot be used.", todo)
+    assert message_of(waits).text == f"not known: {night.outage}"
+
+
 def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
     submitted(night)
     before = night.system.order("A")
@@ -159,7 +180,8 @@ def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
     step = replace(before.steps[0], turn=rest)
     night.system.store.orders["A"].order = replace(before, steps=(step, *before.steps[1:]))
     waits = told(night).waits
-    assert (waits.awaited, waits.then) == ("reserve rests.", "Then it is tried again.")
+    assert waits.awaited == "The next try of reserve, which rests."
+    assert waits.then == "Then it is tried again."
     assert message_of(waits).text.startswith("none: the supervisor sends one when")
 
 

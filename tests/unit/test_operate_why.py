@@ -172,7 +172,7 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     await system.submit()
     await system.drain()
     waits = waits_of(system)
-    assert waits.awaited == "reserve goes on: in progress; its agent asks again."
+    assert waits.awaited == "The agent of reserve, which goes on: in progress. It asks again."
     assert waits.then == "If its agent does not ask until then, the supervisor resets the step."
     system.bus.queues[QUEUES.agent("stock")].waiting.clear()  # its next look is lost
     await system.later(3600 + actors_kit.ALLOWED.total_seconds() + 1)
@@ -187,7 +187,7 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     [
         (
             StillRunning(timedelta(hours=1), "on its way back"),
-            "the undo of reserve goes on: on its way back; its agent asks again.",
+            "The agent of the undo of reserve, which goes on: on its way back. It asks again.",
         ),
         (
             AwaitCallback(timedelta(days=1), "the van returns"),
