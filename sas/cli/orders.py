@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -165,6 +166,9 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
     words = f": {finding.in_words(counts)}" if counts else ""
     more = f" (the first {query.limit:,}; --limit shows more)" if answer.is_cut else ""
     screen.sentence(f"{title}{words}{more}")
+    if answer.groups and answer.groups[0].count > 1:
+        name = shlex.quote(answer.groups[0].fingerprint)
+        screen.sentence(f"If their cause is repaired: sas resubmit --fingerprint {name}")
 
 
 def _workflow(row: OrderRow) -> str:
