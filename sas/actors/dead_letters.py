@@ -262,10 +262,10 @@ def _names_its_source(body: bytes) -> bool:
 
 def _why_unread(queue: str, properties: Mapping[str, object]) -> str:
     """Return why an application did not get a notification, after the name of its queue."""
-    reason = properties.get("DeadLetterReason")
+    reason = properties.get(receiver.DEAD_LETTER_REASON)
     match reason:
         case receiver.REFUSED:
-            why = str(properties.get("DeadLetterErrorDescription"))[:500]
+            why = str(properties.get(receiver.DEAD_LETTER_DESCRIPTION))[:500]
             return f"refuses notifications: {why.removeprefix(f'queue {queue}: ').rstrip('.')}"
         case "TTLExpiredException":
             return "is not read: notifications expire in it. Its application's team must read it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -200,7 +201,7 @@ def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
             note = f": {callback.note}" if callback.note else ""
             until = screen.phrase("until", callback.until)
             screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
-            verb = f"sas callback {order_id} --step {callback.step}"
+            verb = f"sas callback {shlex.quote(order_id)} --step {callback.step}"
             answer, refuse = f"{verb} --answer RESULT", f"{verb} --refuse CODE --text TEXT"
             address = callback.lacking or ""
             screen.facts([("answer", answer), ("refuse", refuse), ("address", address)])

@@ -22,6 +22,7 @@ from sas.operate.messages import (
     ALERT,
     ALERTS,
     DEAD_LETTERS,
+    EXAMPLES_MAX,
     PLACES,
     REJECTED,
     MessageGroup,
@@ -43,8 +44,6 @@ FOLLOW_S = 2.0
 """Seconds between two looks of ``--follow``."""
 ASK_ABOVE = 10
 """The command asks before it sends more messages than this."""
-EXAMPLES_MAX = 5
-"""Orders that a line of alerts names."""
 
 Place = Annotated[str | None, typer.Argument(metavar="PLACE", show_default=False)]
 In = Annotated[

@@ -33,7 +33,7 @@ from sas.operate.finding import OrderQuery
 from sas.operate.journal import Fold
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, StepStory
-from sas.operate.rows import OrderRow
+from sas.operate.rows import UNTOLD, OrderRow
 from sas.operate.status import ENDED_MAX, IN_ERROR, SystemStatus
 from sas.operate.why import AwaitedMessage, Circuit, StepError, Waits, spelled
 
@@ -41,8 +41,6 @@ State = Literal["error", "running", "finished", "processed", "compensated", "rej
 Acknowledge = Annotated[
     bool, typer.Option("--acknowledge", help="Note that you have seen that it is in Error.")
 ]
-READS_QUEUE = {"all", "finished", "rejected"}
-"""Lists of these look for rejected orders on their queue too."""
 MIXED_STATES = {"all", "running", "finished"}
 """Lists of these have a column with the state of each order."""
 CONDITIONS = {"error": "in Error", "running": "under way", "finished": "finished", "all": ""}
@@ -125,7 +123,7 @@ def list_orders(  # noqa: PLR0913  one for each option
 
 async def _list(system: LiveSystem, *, query: OrderQuery, operator: str, as_json: bool) -> int:
     store = await system.store()
-    bus = await system.bus_if_any() if query.state in READS_QUEUE else None
+    bus = await system.bus_if_any() if query.state in lists.READS_QUEUE else None
     answer = await lists.list_of(store, bus, query, queues=system.queues, now=screen.now())
     if as_json:
         for row in answer.rows:
@@ -166,8 +164,9 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
     words = f": {finding.in_words(counts)}" if counts else ""
     more = f" (the first {query.limit:,}; --limit shows more)" if answer.is_cut else ""
     screen.sentence(f"{title}{words}{more}")
-    if answer.groups and answer.groups[0].count > 1:
-        name = shlex.quote(answer.groups[0].fingerprint)
+    names = [group.fingerprint for group in answer.groups if group.count > 1]
+    if names and names[0] != UNTOLD:
+        name = shlex.quote(names[0])
         screen.sentence(f"If their cause is repaired: sas resubmit --fingerprint {name}")
 
 
@@ -366,7 +365,8 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
     screen.say("")
     if not journal:
         rows = screen.count(story.journal[-1].seq if story.journal else 0, "row")
-        screen.sentence(f"Its journal has {rows}: sas show {order.order_id} --journal")
+        name = shlex.quote(order.order_id)
+        screen.sentence(f"Its journal has {rows}: sas show {name} --journal")
         return
     if story.rows_removed:
         screen.sentence(f"(journal rows 1 to {story.rows_removed} were removed)")

@@ -312,7 +312,8 @@ class Desk:
         plan = await commands.plan_many(store, query, intent)
         plan.acts = [act for act in plan.acts if act.since and act.since <= at]
         if not plan.acts:
-            raise NotPossibleError("nothing was sent: none of these orders is in Error any more")
+            reasons = [act.problem for act in plan.others] or ["none of them is in Error any more"]
+            raise NotPossibleError(f"nothing was sent: {reasons[0]}")
         group = await self.sender.send(plan)
         raise web.HTTPSeeOther(f"/sent/{group.key}")
 

@@ -92,6 +92,8 @@ DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
 DELIVERIES_MAX = 5
 """Deliveries after which Service Bus gives up a message of a working queue (infra/queues.json)."""
+DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
+"""The properties in which Service Bus says why it gave a message up."""
 FAILED = "FunctionFailed"
 """The DeadLetterReason of a message that is given up here. Its description is the last error."""
 REFUSED = "QueueRefuses"
@@ -316,8 +318,8 @@ def dead_letter(queue: str, message: Message, reason: str, description: str) -> 
             **message.properties,
             FIRST_ID: message.message_id,
             SOURCE: message.queue,
-            "DeadLetterReason": reason,
-            "DeadLetterErrorDescription": description,
+            DEAD_LETTER_REASON: reason,
+            DEAD_LETTER_DESCRIPTION: description,
         },
     )
 
@@ -329,8 +331,8 @@ def is_copy(message: Message) -> bool:
 
 def why_given_up(properties: Mapping[str, object]) -> str:
     """Return why a queue gave a message up, by the properties of the dead letter."""
-    reason = properties.get("DeadLetterReason")
-    description = properties.get("DeadLetterErrorDescription")
+    reason = properties.get(DEAD_LETTER_REASON)
+    description = properties.get(DEAD_LETTER_DESCRIPTION)
     if reason == FAILED:
         return f"its function did not handle it, and failed in the end with {description}"
     if reason == REFUSED:

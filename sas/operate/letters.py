@@ -55,7 +55,6 @@ _INTERNAL_MESSAGE: type[Envelope] = (
     WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
 )
 _OF_A_REQUEST = (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
-DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
 class DeadLetterFate(Enum):
@@ -299,7 +298,7 @@ async def judge(
     Without a store, the order is not known.
     """
     is_alert = letter.source.removesuffix(URGENT_SUFFIX) == queues.alerts
-    if is_alert or letter.source.startswith(queues.response_prefix):
+    if is_alert or queues.is_response(letter.source):
         return Verdict(DeadLetterFate.SAFE, "its reader may get it twice, under the same id")
     if letter.order_id is None:
         return Verdict(DeadLetterFate.UNKNOWN, "its body names no order")
@@ -398,9 +397,7 @@ def is_internal(part: RejectedMessage, queues: Queues) -> bool:
 
 def is_outgoing(part: RejectedMessage, queues: Queues) -> bool:
     """Return whether a rejected message is a notification or an alert that nobody took."""
-    return part.source_queue == queues.alerts or part.source_queue.startswith(
-        queues.response_prefix
-    )
+    return part.source_queue == queues.alerts or queues.is_response(part.source_queue)
 
 
 def is_order(part: RejectedMessage, queues: Queues) -> bool:

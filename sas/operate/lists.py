@@ -28,6 +28,9 @@ from sas.operate.rows import (
 from sas.operate.status import SystemStatus, read_system, status_of
 from sas.ports import MessageBus, StateStore
 
+READS_QUEUE = frozenset({"all", "finished", "rejected"})
+"""Lists of these states have the orders on ``orders-rejected`` too."""
+
 
 class OrderList(Record, frozen=True):
     """The orders that a query finds, and the state of the system, which has what else there is.
@@ -76,7 +79,7 @@ async def list_of(
     if query.state not in {"error", "running"}:
         summaries = await finding.newest_finished(store, query, now)
         finished = [row_of_summary(summary) for summary in summaries]
-    if query.state in {"rejected", "finished", "all"} and query.workflow is None:
+    if query.state in READS_QUEUE and query.workflow is None:
         queue_rows, problem = await _rejected_in_queue(store, bus, query, queues)
         finished += queue_rows
         finished.sort(key=lambda row: row.since or now, reverse=True)

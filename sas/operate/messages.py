@@ -26,10 +26,9 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.engine.delivery import FAILING_CHECK
-from sas.engine.receiver import FAILED, REFUSED, why_given_up
+from sas.engine.receiver import DEAD_LETTER_REASON, FAILED, REFUSED, why_given_up
 from sas.operate import finding
 from sas.operate.letters import (
-    DEAD_LETTER_REASON,
     DeadLetterFate,
     Letter,
     PeekResult,

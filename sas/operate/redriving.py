@@ -25,11 +25,14 @@ from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.delivery import AGAIN, FIRST_ID
-from sas.engine.receiver import FIRST_AT, SOURCE
-from sas.operate.errors import NotPossibleError
-from sas.operate.letters import (
+from sas.engine.receiver import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
+    FIRST_AT,
+    SOURCE,
+)
+from sas.operate.errors import NotPossibleError
+from sas.operate.letters import (
     READ_MAX,
     DeadLetterFate,
     Letter,
@@ -279,7 +282,7 @@ def _new_message(
     target, body = to or _origin(rejected, queues), rejected_body(list(parts.values()))
     if rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target):
         body = with_submission_id(body, new_id)
-    is_event = target.startswith(queues.response_prefix)
+    is_event = queues.is_response(target)
     content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
     return Message(
         target, new_id, body, content_type=content_type, correlation_id=rejected.correlation_id
@@ -325,6 +328,6 @@ def _origin(rejected: RejectedMessage, queues: Queues) -> str:
     """
     source = rejected.source_queue
     lanes = {queues.orders, lane(queues.orders, urgent=True)}
-    if source in lanes or source.startswith(queues.response_prefix):
+    if source in lanes or queues.is_response(source):
         return source
     raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")

@@ -14,10 +14,10 @@ from sas.ports import StateStore, Summary
 
 IN_ERROR_MAX = 10_000
 """Orders in Error are counted and grouped up to this number."""
-OLDER = "an older version wrote it: look at the order"
 UNTOLD = "unknown/older-version"
 """The fingerprint of an order in Error whose index row does not tell how it failed."""
-"""Why an order is in Error whose index row does not say so."""
+OLDER = "an older version wrote it: look at the order"
+"""Why such an order is in Error."""
 
 
 class OrderRow(Record, frozen=True):

@@ -286,8 +286,16 @@ _WHY_MESSAGES_WAIT = {AlertKind.NOT_PICKED_UP, AlertKind.QUEUE_DELAY}
 
 def _in_error(status: SystemStatus) -> Iterable[Problem]:
     """Yield the orders that are partly undone, then the others in Error."""
-    undone = [group for group in status.failures if group.partly_undone]
-    others = [group for group in status.failures if group.count > group.partly_undone]
+    undone = [
+        replace(group, count=group.partly_undone)
+        for group in status.failures
+        if group.partly_undone
+    ]
+    others = [
+        replace(group, count=group.count - group.partly_undone)
+        for group in status.failures
+        if group.count > group.partly_undone
+    ]
     if undone:
         yield _failed(
             undone,

@@ -54,10 +54,10 @@ _END_OF_STATE = {
 
 
 class InputError(Exception):
-    """The input cannot be used. ``line`` is the number of the bad line, from 1; 0 without lines."""
+    """The input cannot be used. ``line`` is the number of the bad line, from 1."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(f"line {line}: {text}" if line else text)
+        super().__init__(f"line {line}: {text}")
         self.line = line
 
 

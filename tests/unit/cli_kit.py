@@ -14,6 +14,7 @@ import pytest
 from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
+from sas.client import OrdersClient
 from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -229,6 +230,18 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
 
     monkeypatch.setattr(systems, "open_store", refused_store)
+
+
+class SubmitsAtOnce(OrdersClient):
+    """A client that sends its orders at once, to nobody. ``sent`` is set then."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.sent = asyncio.Event()
+
+    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
+        on_sent(len(list(orders)))
+        self.sent.set()
 
 
 MINUTE = timedelta(minutes=1)

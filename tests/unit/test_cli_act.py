@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import screen
+from sas.cli import act, screen
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
+from sas.domain.messages import Verb
 from sas.domain.order import Fault
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import commands
+from sas.operate.commands import OrderAct
 from sas.ports import RefusedError
 from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import Night
@@ -211,6 +213,28 @@ def test_an_undo_that_is_refused_is_not_done_and_ends_with_1(night: Night) -> No
     assert result.code == 1
     assert result.lines[-1].startswith("carried out: seq 5, undo decided; the order is ")
     assert result.err == "sas: order A: partly undone: undo of reserve (sold: the goods are gone)\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        ("Processing", "accepted: seq 5, cancelled; the order is Processing. It is undone when "),
+        ("Compensated", "done: seq 5, cancelled; the order is Compensated"),
+    ],
+)
+def test_an_undo_that_waits_for_calls_is_accepted_and_not_done(state: str, ending: str) -> None:
+    result = OrderAct(
+        order_id="A",
+        verb=Verb.CANCEL,
+        process_state=state,
+        since=None,
+        seq=4,
+        urgent=False,
+        carried_out=True,
+        row=5,
+        what="cancelled",
+    )
+    assert act._ending(result).startswith(ending)
 
 
 def test_of_many_those_that_failed_again_are_named(night: Night) -> None:

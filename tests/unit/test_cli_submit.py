@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator
@@ -17,10 +16,11 @@ from sas.cli.main import main
 from sas.cli.submission import SubmitRun, line_of
 from sas.cli.submit import one_order
 from sas.cli.system import LiveSystem
-from sas.client import FollowError, NewOrder, OrdersClient
+from sas.client import FollowError, NewOrder
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.submissions import Defaults, InputError, InputItem, read_items
+from tests.unit.cli_kit import SubmitsAtOnce
 from tests.unit.test_cli_application import SAGAS
 from tests.unit.test_cli_application import project as project  # noqa: PLC0414  a fixture
 from tests.unit.test_operate_submissions import notification
@@ -74,16 +74,8 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
     assert json.loads(text)["type"] == "sas.order.completed.v1"
 
 
-class LosesTheBus(OrdersClient):
+class LosesTheBus(SubmitsAtOnce):
     """A client that sends, and whose response queue cannot be read any longer after that."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.sent = asyncio.Event()
-
-    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
-        on_sent(len(list(orders)))
-        self.sent.set()
 
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None

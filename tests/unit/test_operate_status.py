@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -260,6 +261,24 @@ def checked(night: Night) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_a_table_that_does_not_answer_is_named_after_some_seconds(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_arguments: object, **_options: object) -> NoReturn:
+        await asyncio.sleep(1)
+        raise StoreUnavailableError("the table: no answer.")
+
+    monkeypatch.setattr(systems, "SILENCE_S", 0.01)
+    monkeypatch.setattr(night.system.store, "attention", hangs)
+    result = night.sas("status")
+    assert (result.code, result.out) == (3, "")
+    place = "table orders of the storage account of the connection string"
+    assert result.err.splitlines() == [
+        f"sas: waiting for {place}. Ctrl-C ends this",
+        "sas: the table: no answer.",
+    ]
+
+
 def test_if_all_is_well_every_check_is_ok(night: Night) -> None:
     assert set(checked(night).values()) == {"ok"}
     result = night.sas("status", "--check")

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from sas.cli.main import verbs
-from sas.client import OrdersClient
 from sas.codec.external import Notification
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
 from tests.unit import cli_kit
 from tests.unit.actors_kit import keep_breaker, order
-from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import Night, SubmitsAtOnce
 from tests.unit.screens_kit import WIDTHS, check_screen
 from tests.unit.test_operate_submissions import notification
 
@@ -70,16 +69,8 @@ def rejection(night: Night) -> None:
     night.play(night.system.drain())
 
 
-class Client(OrdersClient):
+class Client(SubmitsAtOnce):
     """A client whose only order is completed at once."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.sent = asyncio.Event()
-
-    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
-        on_sent(len(list(orders)))
-        self.sent.set()
 
     async def follow(
         self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
