@@ -1,0 +1,31 @@
+"""What one of the commands does: ``main`` is called with its argv."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.infra.stand_ins import Call, Refused, Rules, changing
+
+RULES: Rules = {}
+"""The rules of all modules. No rule for a call: it fails, so a test names all it needs."""
+
+
+def main(argv: list[str]) -> None:
+    """Answer one call."""
+    directory = Path(argv[0]).resolve().parent
+    reads = "--input" in argv and not sys.stdin.isatty()
+    call = Call([Path(argv[0]).name, *argv[1:]], sys.stdin.read() if reads else "")
+    text = " ".join(call.words)
+    with changing(directory / "state.json") as state:
+        state["calls"].append([call.words, call.stdin])
+        begins = max((words for words in RULES if text.startswith(words)), key=len, default=None)
+        if begins is None:
+            sys.exit(f"no rule of the stand-ins for: {text}")
+        try:
+            answer = RULES[begins](state, call)
+        except Refused as refusal:
+            sys.exit(f"ERROR: {refusal}")
+    if answer is not None:
+        sys.stdout.write(answer if isinstance(answer, str) else json.dumps(answer))
