@@ -56,7 +56,8 @@ TARGET = {
 }
 """What markers such as ``python_version < "3.13"`` are compared with."""
 LOCK = (
-    f"uv pip compile {REQUIREMENTS} -o {REQUIREMENTS} --generate-hashes --python-version {PYTHON}"
+    f"uv pip compile requirements.in -o {REQUIREMENTS} --universal --python-version 3.11 "
+    "--generate-hashes"
 )
 _HASHED = re.compile(r"\s--hash=|#sha256=")
 _MADE_AT = (1980, 1, 1, 0, 0, 0)
@@ -104,11 +105,11 @@ def _lines(text: str) -> list[str]:
         # The marker has been decided on here, and pip must not decide again.
         if requirement and (not marker.strip() or Marker(marker).evaluate(TARGET)):
             lines.append(" ".join([requirement.strip(), *hashes]))
-    bare = [line for line in lines if not line.startswith("-") and not _HASHED.search(line)]
+    bare = [line for line in lines if not line.startswith("--") and not _HASHED.search(line)]
     if bare:
         raise DeploymentRefusedError(
-            f"{REQUIREMENTS} has no hash of {bare[0]!r} and {len(bare) - 1} more: pin all that is "
-            f"deployed, with hashes:\n    {LOCK}"
+            f"{REQUIREMENTS} has no hash for {bare[0]!r}: pin all that is deployed, with hashes "
+            f"(uv is a package of PyPI):\n    {LOCK}"
         )
     return lines
 
