@@ -38,8 +38,8 @@ def new(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Install both packages from their wheels in this directory, which are copied and "
-            "pinned by their hashes: for machines whose package index does not have them.",
+            help="Install both packages from their wheels in this directory, which are copied: for "
+            "machines whose package index does not have them.",
         ),
     ] = None,
     json: options.Json = False,

@@ -56,7 +56,8 @@ TARGET = {
 }
 """What markers such as ``python_version < "3.13"`` are compared with."""
 LOCK = (
-    f"uv pip compile {REQUIREMENTS} -o {REQUIREMENTS} --generate-hashes --python-version {PYTHON}"
+    f"uv pip compile requirements.in -o {REQUIREMENTS} --universal --python-version 3.11 "
+    "--generate-hashes"
 )
 _HASHED = re.compile(r"\s--hash=|#sha256=")
 _MADE_AT = (1980, 1, 1, 0, 0, 0)
@@ -93,21 +94,24 @@ def package(zip_path: Path, tell: Told) -> int:
 
 def _lines(text: str) -> list[str]:
     """Return the requirements that apply in Azure, and the options of pip such as --index-url."""
-    joined = re.sub(r"\\\n", " ", text).splitlines()
-    lines = [line for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined) if line]
-    chosen = [line for line in lines if line.startswith("-") or _applies(line)]
-    bare = [line for line in chosen if not line.startswith("-") and not _HASHED.search(line)]
+    lines = []
+    for text_line in re.sub(r"\\\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*", "", text_line).strip()
+        if line.startswith("-"):
+            lines.append(line)
+            continue
+        requirement, _, condition = line.partition(";")
+        marker, *hashes = re.split(r"\s(?=--hash=)", condition)
+        # The marker has been decided on here, and pip must not decide again.
+        if requirement and (not marker.strip() or Marker(marker).evaluate(TARGET)):
+            lines.append(" ".join([requirement.strip(), *hashes]))
+    bare = [line for line in lines if not line.startswith("--") and not _HASHED.search(line)]
     if bare:
         raise DeploymentRefusedError(
-            f"{REQUIREMENTS} has no hash of {bare[0]!r} and {len(bare) - 1} more: pin all that is "
-            f"deployed, with hashes:\n    {LOCK}"
+            f"{REQUIREMENTS} has no hash for {bare[0]!r}: pin all that is deployed, with hashes "
+            f"(uv is a package of PyPI):\n    {LOCK}"
         )
-    return chosen
-
-
-def _applies(line: str) -> bool:
-    marker = _HASHED.split(line)[0].partition(";")[2].strip()
-    return not marker or Marker(marker).evaluate(TARGET)
+    return lines
 
 
 def _download(lines: list[str], folder: Path, tell: Told) -> list[Path]:

@@ -105,7 +105,7 @@ def test_the_same_files_give_the_same_zip(project: Project) -> None:
 @pytest.mark.parametrize(
     ("pin", "words"),
     [
-        ("msgspec==0.22.0", "no hash of 'msgspec==0.22.0'"),
+        ("msgspec==0.22.0", "no hash for 'msgspec==0.22.0'"),
         (("parts", "", "cp313-cp313-win_amd64"), "is not a supported wheel"),
         (
             ("parts", "Requires-Dist: absent>=2; python_version > '3.12'\n", "py3-none-any"),
