@@ -194,7 +194,7 @@ class Workflow:
         _check_kinds(where, self)
         object.__setattr__(self, "steps", tuple(self.steps))
         self._check_names(where)
-        if not 1 <= len(self.steps) <= STEPS_MAX:
+        if len(self.steps) > STEPS_MAX:
             raise WorkflowError(
                 f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are allowed"
             )
