@@ -17,6 +17,7 @@ from sas.cli import application, options, screen
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github
+from sas.deploy.commands import CommandFailedError
 from sas.deploy.queues import Needs
 from sas.distribution import files
 from sas.operate.errors import NotPossibleError, UsageError
@@ -201,7 +202,9 @@ def _report(
 
 
 def azd(
-    action: Literal["check", "preprovision", "postdeploy", "sign-in", "settings"],
+    action: Literal[
+        "check", "preprovision", "postprovision", "owner", "postdeploy", "sign-in", "settings"
+    ],
     repository: Annotated[
         str | None, typer.Argument(metavar="OWNER/REPO", help="Of sign-in.")
     ] = None,
@@ -216,7 +219,9 @@ def azd(
 
     \b
       check         refuse a deployment that would fail, and change nothing
-      preprovision  the same, and ask who gets alerts
+      preprovision  the same, make the resource group, and ask who gets alerts
+      postprovision lock the orders, and remove rights and queues that are not given any more
+      owner         do what only an owner of the resource group may do
       postdeploy    print where everything is
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
@@ -230,7 +235,7 @@ def azd(
             sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
         else:
             deployment.HOOKS[action](os.environ)
-    except (deployment.DeploymentRefusedError, ValueError) as error:
+    except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
         raise NotPossibleError(str(error)) from None
 
 
