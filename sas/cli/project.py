@@ -203,8 +203,14 @@ def _report(
 
 def azd(
     action: Literal[
-        *("check", "preprovision", "postprovision", "owner"),
-        *("package", "postdeploy", "sign-in", "settings"),
+        "check",
+        "preprovision",
+        "postprovision",
+        "owner",
+        "package",
+        "postdeploy",
+        "sign-in",
+        "settings",
     ],
     target: Annotated[
         str | None, typer.Argument(help="FILE of package; OWNER/REPO of sign-in.")
