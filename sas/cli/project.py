@@ -17,6 +17,7 @@ from sas.cli import application, options, screen
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github, package
+from sas.deploy.commands import CommandFailedError
 from sas.deploy.queues import Needs
 from sas.distribution import files
 from sas.operate.errors import NotPossibleError, UsageError
@@ -201,7 +202,16 @@ def _report(
 
 
 def azd(
-    action: Literal["check", "preprovision", "postdeploy", "package", "sign-in", "settings"],
+    action: Literal[
+        "check",
+        "preprovision",
+        "postprovision",
+        "owner",
+        "package",
+        "postdeploy",
+        "sign-in",
+        "settings",
+    ],
     target: Annotated[
         str | None, typer.Argument(help="FILE of package; OWNER/REPO of sign-in.")
     ] = None,
@@ -218,14 +228,16 @@ def azd(
     \b
       package       make the zip to deploy, build/app.zip if no FILE is named
       check         refuse a deployment that would fail, and change nothing
-      preprovision  the same, and ask who gets alerts
+      preprovision  the same, make the resource group, and ask who gets alerts
+      postprovision lock the orders, and remove rights and queues that are not given any more
+      owner         do what only an owner of the resource group may do
       postdeploy    print where everything is
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
     """
     try:
         _azd(action, target)
-    except (deployment.DeploymentRefusedError, ValueError) as error:
+    except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
         for line in f"sas: {error}".splitlines():  # commands to run are on lines of their own
             screen.complain(line)
         raise typer.Exit(NotPossibleError.exit_code) from None

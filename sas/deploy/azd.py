@@ -1,28 +1,47 @@
-"""The hooks of azd (azure.yaml): ``sas azd preprovision`` and ``sas azd postdeploy``.
+"""The hooks of azd (azure.yaml): ``sas azd preprovision`` and ``sas azd postprovision``.
 
 ``sas azd check`` makes the same checks as ``preprovision``, and changes nothing. Run it before a
-preview, because a preview runs no hook. The hooks read the project in this directory, and call
-Azure with the command ``az``.
+preview, because a preview runs no hook. ``sas azd owner`` takes the steps of an owner. All read the
+project in this directory, and call Azure with the command ``az``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+
+from sas.deploy import owner as steps
+from sas.deploy.commands import CommandFailedError, az, run
+from sas.deploy.tidying import tidy
 
 INFRA = Path("infra")
 """In the directory of the project, where azd runs its hooks."""
 MAIL = "SAS_OPERATOR_MAIL"
 WEBHOOKS = "SAS_OPERATOR_WEBHOOKS"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
+DEPLOYER = "SAS_DEPLOYER_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
+REPLICATION = "SAS_STATE_REPLICATION"
 SECRETS = "SAS_SECRET_SETTINGS"
 PRIVATE = "SAS_VNET_ENABLED"
+WITHOUT_ZONES = {
+    "australiasoutheast": "australiaeast",
+    "northcentralus": "southcentralus",
+    "southindia": "centralindia",
+    "ukwest": "uksouth",
+    "westcentralus": "westus2",
+    "westus": "westus2",
+}
+"""Regions whose storage has no ZRS and no GZRS, and a near one that has both.
+
+From learn.microsoft.com, azure/storage/common/redundancy-regions-zrs and -gzrs.
+"""
+WITHOUT_PAIR = ("italynorth", "spaincentral")
+"""Regions that have ZRS, and no other region to copy to (azure/reliability/regions-list)."""
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
 _GUID = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _SETTING = r" *[A-Za-z][A-Za-z0-9_]* *"
@@ -44,12 +63,14 @@ FORMS: Mapping[str, tuple[str, str]] = {
     ),
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
     "SAS_SCALER_READS_COUNTS": _SWITCH,
+    steps.SCALER_ROLE: (_GUID, "give the id of a role (a GUID); `sas azd owner` sets it"),
     "SAS_SECRET_SETTINGS": (
         f"{_SETTING}(,{_SETTING})*",
         "give names of settings (letters, digits, underscores), one comma between two names",
     ),
     "SAS_SERVICE_BUS_SKU": ("Standard|Premium", "give Standard or Premium"),
-    "SAS_STATE_REPLICATION": (
+    "SAS_SITE_UPDATE_STRATEGY": ("Recreate|RollingUpdate", "give Recreate or RollingUpdate"),
+    REPLICATION: (
         "Standard_(ZRS|GRS|RAGRS|GZRS|RAGZRS)",
         "give Standard_ZRS, Standard_GRS, Standard_RAGRS, Standard_GZRS or Standard_RAGZRS",
     ),
@@ -89,25 +110,56 @@ def check(env: Mapping[str, str]) -> None:
 
     Raises:
         DeploymentRefusedError: a setting is missing or wrong, or Azure would refuse the change.
+        CommandFailedError: az is missing or not signed in, or cannot read the resource group.
     """
-    _check_complete(env)
-    _check_forms(env)
-    _check_secrets(env)
-    _check_principals(env)
-    _check_platform(env)
-    _check_mail(env.get(MAIL, ""))
+    _check(_with_azd(env))
 
 
 def preprovision(env: Mapping[str, str]) -> None:
-    """Check, register the provider of a virtual network, and ask for the addresses of alerts.
+    """Check, take the steps of an owner, and ask for the addresses of alerts.
+
+    A virtual network also needs its provider registered.
 
     Raises:
-        DeploymentRefusedError: as ``check``, or the provider cannot be registered.
+        DeploymentRefusedError: as ``check``, or there is no resource group and Azure refuses one.
+        CommandFailedError: as ``check``, or another command failed.
     """
-    check(env)
+    _check(env)
+    _hand_over(steps.before(env))
+    if steps.group(env) is None:
+        raise DeploymentRefusedError(f"There is no resource group {steps.group_name(env)}")
     if env.get(PRIVATE) == "true":
         _register(env, "Microsoft.App")
     _ask_mail(env)
+
+
+def postprovision(env: Mapping[str, str]) -> None:
+    """Take the steps of an owner that need what was made, and take away what is not given any more.
+
+    Raises:
+        CommandFailedError: a command failed.
+    """
+    _hand_over(steps.after(env))
+    tidy(env, now=datetime.now(UTC))
+
+
+def owner(env: Mapping[str, str]) -> None:
+    """Take every step of an owner that is needed now. It can run again.
+
+    Raises:
+        DeploymentRefusedError: azd does not know the place, or who runs this is no owner.
+        CommandFailedError: a command failed.
+    """
+    env = _with_azd(env)
+    _check_place(env)
+    _check_group(env)
+    refused = steps.before(env)
+    if env.get("SAS_TABLES__endpoint"):
+        refused += steps.after(env)
+    else:
+        print("The first half is done. Run this again after `azd provision`, or let its hook do it")
+    if refused:
+        raise DeploymentRefusedError("\n    ".join(["Azure refused these to you:", *refused]))
 
 
 def postdeploy(env: Mapping[str, str]) -> None:
@@ -131,6 +183,26 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
             print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
     if not env.get(MAIL) and not env.get(WEBHOOKS):
         _warn_of_silence()
+
+
+def _with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return ``env`` with the values of azd's environment, which a hook has and a shell has not."""
+    try:
+        return {**json.loads(run("azd", "env", "get-values", "--output", "json")), **env}
+    except CommandFailedError:
+        return env  # no azd, or no environment
+
+
+def _check(env: Mapping[str, str]) -> None:
+    _check_complete(env)
+    _check_forms(env)
+    _check_secrets(env)
+    _check_principals(env)
+    _check_replication(env)
+    _check_mail(env.get(MAIL, ""))
+    _check_place(env)
+    if _check_group(env):
+        _check_tier(env)
 
 
 def _check_complete(env: Mapping[str, str]) -> None:
@@ -164,7 +236,7 @@ def _check_forms(env: Mapping[str, str]) -> None:
 
 
 def _is_principal(name: str) -> bool:
-    return name == OPERATOR or name.startswith(APPLICATION)
+    return name in (OPERATOR, DEPLOYER) or name.startswith(APPLICATION)
 
 
 def _check_secrets(env: Mapping[str, str]) -> None:
@@ -214,36 +286,61 @@ def _check_principals(env: Mapping[str, str]) -> None:
         )
 
 
-def _check_platform(env: Mapping[str, str]) -> None:
+def _check_replication(env: Mapping[str, str]) -> None:
+    """Refuse a replication that storage does not have in the region."""
+    region = env.get("AZURE_LOCATION", "")
+    value = env.get(REPLICATION) or "Standard_ZRS"
+    if region in WITHOUT_ZONES and "ZRS" in value:
+        raise DeploymentRefusedError(
+            f"{region} has no {value}: run `azd env set {REPLICATION} Standard_GRS` (one place "
+            f"there, and a copy in another region), or deploy to {WITHOUT_ZONES[region]}"
+        )
+    if region in WITHOUT_PAIR and "G" in value:
+        raise DeploymentRefusedError(
+            f"{region} has no {value}, because it has no paired region: run "
+            f"`azd env set {REPLICATION} Standard_ZRS`"
+        )
+
+
+def _check_group(env: Mapping[str, str]) -> bool:
+    """Refuse a resource group of another environment; return whether there is a group."""
+    group = steps.group(env)
+    name = ((group or {}).get("tags") or {}).get(steps.TAG)
+    if name and name != env.get("AZURE_ENV_NAME"):
+        raise DeploymentRefusedError(
+            f"{steps.group_name(env)} belongs to the azd environment {name}. Each needs a group of "
+            f"its own: `azd env set {steps.GROUP} ...`"
+        )
+    return group is not None
+
+
+def _check_tier(env: Mapping[str, str]) -> None:
     """Refuse a change of the tier that Service Bus refuses."""
     tier = "Premium" if env.get(PRIVATE) == "true" else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
-    if _az(env, "account", "show", "--query", "id") is None:
-        if tier == "Premium":
-            raise DeploymentRefusedError(
-                "Premium or SAS_VNET_ENABLED: this hook must look at the subscription first. "
-                "Install the Azure CLI and run `az login`"
-            )
-        return
-    present = _tier(env)
-    if present and present != tier:
-        raise DeploymentRefusedError(_other_tier(present, tier))
+    name = env.get("AZURE_ENV_NAME")
+    of = ("--resource-group", steps.group_name(env))
+    for namespace in az(env, "servicebus", "namespace", "list", *of):
+        present = namespace["sku"]["name"]
+        if (namespace.get("tags") or {}).get(steps.TAG) == name and present != tier:
+            raise DeploymentRefusedError(_other_tier(present, tier))
 
 
-def _tier(env: Mapping[str, str]) -> str:
-    """Return the tier of the environment's namespace; an empty text if there is none."""
-    name = env.get("AZURE_ENV_NAME", "")
-    if _az(env, "group", "exists", "--name", f"rg-{name}") != "true":
-        return ""
-    query = f"[?tags.\"azd-env-name\"=='{name}'].sku.name | [0]"
-    tier = _az(
-        env, "servicebus", "namespace", "list", "--resource-group", f"rg-{name}", "--query", query
-    )
-    if tier is None:
-        raise DeploymentRefusedError(
-            f"The namespaces of rg-{name} could not be read: run `az servicebus namespace list "
-            f"--resource-group rg-{name}` to see why"
+def _check_place(env: Mapping[str, str]) -> None:
+    """Refuse to go on before azd knows where. It asks for the place after this hook."""
+    names = ("AZURE_ENV_NAME", "AZURE_SUBSCRIPTION_ID", "AZURE_LOCATION")
+    missing = "".join(f"\n    azd env set {name} ..." for name in names if not env.get(name))
+    if missing:
+        raise DeploymentRefusedError(f"azd does not know the place yet:{missing}")
+
+
+def _hand_over(refused: list[str]) -> None:
+    """Print what only an owner may do."""
+    if refused:
+        commands = "".join(f"\n    {command}" for command in refused)
+        _say(
+            f"Azure refused this to you. An owner of the resource group runs{commands}\n"
+            "or: .venv/bin/sas azd owner"
         )
-    return tier
 
 
 def _other_tier(present: str, tier: str) -> str:
@@ -263,15 +360,16 @@ def _other_tier(present: str, tier: str) -> str:
 
 def _register(env: Mapping[str, str], provider: str) -> None:
     """Register a resource provider. A delegated subnet needs it, and ARM does not register it."""
-    show = ("provider", "show", "--namespace", provider, "--query", "registrationState")
-    if _az(env, *show) == "Registered":
+    if az(env, "provider", "show", "--namespace", provider)["registrationState"] == "Registered":
         return
     _say(f"Registering the resource provider {provider} in the subscription: a minute or two ...")
-    if _az(env, "provider", "register", "--namespace", provider, "--wait") is None:
+    try:
+        az(env, "provider", "register", "--namespace", provider, "--wait")
+    except CommandFailedError as error:
         raise DeploymentRefusedError(
             f"{provider} could not be registered. Ask a Contributor of the subscription to run "
-            f"`az provider register --namespace {provider} --wait`"
-        )
+            f"`az provider register --namespace {provider} --wait`\n{error.text}"
+        ) from None
 
 
 def _ask_mail(env: Mapping[str, str]) -> None:
@@ -279,10 +377,9 @@ def _ask_mail(env: Mapping[str, str]) -> None:
     text = env.get(MAIL, "")
     if not text and sys.stdin.isatty():
         text = input("Mail addresses for alerts, commas between (empty: none): ").strip()
-        azd = shutil.which("azd")
-        if text and azd:
+        if text:
             _check_mail(text)
-            subprocess.run([azd, "env", "set", MAIL, text], check=True)  # noqa: S603  # found above
+            run("azd", "env", "set", MAIL, text)
     if not text and not env.get(WEBHOOKS):
         _warn_of_silence()
 
@@ -304,20 +401,6 @@ def _warn_of_silence() -> None:
     )
 
 
-def _az(env: Mapping[str, str], *arguments: str) -> str | None:
-    """Return the output of az; None if az is missing, not signed in, or fails."""
-    az = shutil.which("az", path=env.get("PATH"))
-    if az is None:
-        return None
-    subscription = env.get("AZURE_SUBSCRIPTION_ID")
-    options = ("--subscription", subscription) if subscription else ()
-    process = subprocess.run(  # noqa: S603  # no shell
-        [az, *arguments, *options, "--output", "tsv"], capture_output=True, text=True, check=False
-    )
-    printed = process.stdout.strip().removesuffix("None")  # az prints None for null
-    return printed if process.returncode == 0 else None
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -325,5 +408,7 @@ def _say(text: str) -> None:
 HOOKS: Mapping[str, Callable[[Mapping[str, str]], None]] = {
     "check": check,
     "preprovision": preprovision,
+    "postprovision": postprovision,
+    "owner": owner,
     "postdeploy": postdeploy,
 }

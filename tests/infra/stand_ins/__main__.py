@@ -6,9 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from tests.infra.stand_ins import Call, Refused, Rules, changing
+from tests.infra.stand_ins import Call, Refused, Rules, az_resources, changing
 
-RULES: Rules = {}
+RULES: Rules = {
+    **az_resources.RULES,
+}
 """The rules of all modules. No rule for a call: it fails, so a test names all it needs."""
 
 

@@ -1,0 +1,199 @@
+"""What only an owner of the resource group may do, and the identity that deploys may not.
+
+That identity has rights on the resource group alone, and none to grant a role that reads secrets.
+So an owner takes these steps, each only if it is needed. The first two come before the first
+deployment, the others after it, because they need what it has made.
+
+1. The resource group, tagged with the azd environment. A group belongs to one environment.
+2. A role that reads how many messages wait, for the scaler of the functions.
+3. Roles on the vault: the functions read secrets, operators set them.
+4. A lock that forbids to delete the account of the orders.
+
+``sas azd owner`` takes them. The hooks of azd try them too, because the person who deploys is often
+an owner. What Azure refuses there is printed as the commands that an owner runs.
+
+Why a role of our own in step 2: the extension of Service Bus asks its administration API for the
+counts of a queue. By identity that needs Data Owner, or a role with
+``Microsoft.ServiceBus/namespaces/*/read`` (MicrosoftDocs/azure-docs pull request 128626, of the
+extension's developers). Receiver has the same action, but on single queues, and reports say that it
+does not help (Azure/Azure-Functions issue 2379, Azure/azure-sdk-for-net issue 28670).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from sas.deploy.commands import CommandFailedError, az, run
+
+GROUP = "AZURE_RESOURCE_GROUP"
+SCALER_ROLE = "SAS_SCALER_ROLE_ID"
+TAG = "azd-env-name"
+SCALER_ACTION = "Microsoft.ServiceBus/namespaces/*/read"
+SECRETS_USER = "4633458b-17de-408a-b874-0445c86b69e6"
+SECRETS_OFFICER = "b86a8fe4-44ce-4948-aee5-eccb2c155cd7"
+MARK = "sas owner: "
+"""Begins the description of each role assignment that is made here."""
+LOCK = "orders-stay"
+
+
+class Steps:
+    """Takes steps until Azure refuses one. ``refused`` has the commands of that and all later."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self.refused: list[str] = []
+
+    def take(self, text: str, *words: str) -> Any:
+        """Run an az command and print what it has done; return its value, None if refused."""
+        if not self.refused:
+            try:
+                value = az(self._env, *words)
+            except CommandFailedError as error:
+                if "AuthorizationFailed" not in error.text:
+                    raise
+            else:
+                print(text)
+                return value
+        subscription = ("--subscription", self._env["AZURE_SUBSCRIPTION_ID"])
+        self.refused.append(shlex.join(("az", *words, *subscription)))
+        return None
+
+
+def group_name(env: Mapping[str, str]) -> str:
+    """Return the name of the environment's resource group."""
+    return env.get(GROUP) or f"rg-{env.get('AZURE_ENV_NAME', '')}"
+
+
+def group_id(env: Mapping[str, str]) -> str:
+    """Return the resource id of that group."""
+    return f"/subscriptions/{env['AZURE_SUBSCRIPTION_ID']}/resourceGroups/{group_name(env)}"
+
+
+def group(env: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the resource group; None if there is none.
+
+    Raises:
+        CommandFailedError: it cannot be read.
+    """
+    try:
+        return dict(az(env, "group", "show", "--name", group_name(env)))
+    except CommandFailedError as error:
+        if "ResourceGroupNotFound" in error.text:
+            return None
+        raise
+
+
+def before(env: Mapping[str, str]) -> list[str]:
+    """Take the steps before a deployment; return the commands that Azure refused.
+
+    Raises:
+        CommandFailedError: a command failed for another reason.
+    """
+    steps = Steps(env)
+    name, tag = group_name(env), f"{TAG}={env['AZURE_ENV_NAME']}"
+    present = group(env)
+    if present is None:
+        place = ("--location", env["AZURE_LOCATION"], "--tags", tag)
+        steps.take(f"Made the resource group {name}", *("group", "create", "--name", name), *place)
+    elif TAG not in (present.get("tags") or {}):
+        change = ("--resource-id", group_id(env), "--operation", "Merge", "--tags", tag)
+        steps.take(f"Tagged the resource group {name}", "tag", "update", *change)
+    if not env.get(GROUP):
+        run("azd", "env", "set", GROUP, name)
+    if not env.get(SCALER_ROLE) and (role := _scaler_role(env, steps)):
+        run("azd", "env", "set", SCALER_ROLE, role)
+    return steps.refused
+
+
+def _scaler_role(env: Mapping[str, str], steps: Steps) -> str:
+    """Return the id of the role (a GUID), which is made if there is none; empty if refused."""
+    # A role's name is unique in the tenant. Resource groups of two subscriptions may be namesakes.
+    name = f"orders-scaler-{group_name(env)}-{env['AZURE_SUBSCRIPTION_ID'][:8]}"
+    scope = group_id(env)
+    roles = (
+        []
+        if steps.refused
+        else az(
+            env,
+            "role",
+            "definition",
+            "list",
+            "--name",
+            name,
+            "--scope",
+            scope,
+            "--custom-role-only",
+        )
+    )
+    if roles:
+        return str(roles[0]["name"])
+    definition = {
+        "Name": name,
+        "Description": "Lets the scaler of Azure Functions read how many messages wait.",
+        "Actions": [SCALER_ACTION],
+        "AssignableScopes": [scope],
+    }
+    words = ("role", "definition", "create", "--role-definition", json.dumps(definition))
+    role = steps.take(f"Made the role {name}", *words)
+    return str(role["name"]) if role else ""
+
+
+def after(env: Mapping[str, str]) -> list[str]:
+    """Take the steps after a deployment; return the commands that Azure refused.
+
+    Raises:
+        CommandFailedError: a command failed for another reason.
+    """
+    steps = Steps(env)
+    if env.get("SAS_KEY_VAULT_NAME"):
+        _grant_secrets(env, steps)
+    _lock(env, steps)
+    return steps.refused
+
+
+def _grant_secrets(env: Mapping[str, str], steps: Steps) -> None:
+    """Grant the roles on the vault, and remove ours of former operators."""
+    vault = env["SAS_KEY_VAULT_NAME"]
+    scope = f"{group_id(env)}/providers/Microsoft.KeyVault/vaults/{vault}"
+    needed = {
+        (env["SAS_IDENTITY_PRINCIPAL_ID"], SECRETS_USER): ("ServicePrincipal", "functions read")
+    }
+    operator = env.get("SAS_OPERATOR_PRINCIPAL_ID")
+    if operator:
+        kind = env.get("SAS_OPERATOR_PRINCIPAL_TYPE") or "User"
+        needed[operator, SECRETS_OFFICER] = (kind, "operators set")
+    assignments = az(env, "role", "assignment", "list", "--scope", scope)
+    present = {
+        (each["principalId"].lower(), each["roleDefinitionId"].rpartition("/")[2].lower()): each
+        for each in assignments
+    }
+    for (principal, role), (kind, who) in needed.items():
+        if present.pop((principal.lower(), role), None) is None:
+            steps.take(
+                f"The {who} secrets of {vault}",
+                *("role", "assignment", "create", "--role", role, "--scope", scope),
+                *("--assignee-object-id", principal, "--assignee-principal-type", kind),
+                *("--description", f"{MARK}{who} secrets."),
+            )
+    for assignment in present.values():
+        if str(assignment.get("description", "")).startswith(MARK):
+            text = f"{assignment['principalId']} has no right on secrets of {vault} any more"
+            steps.take(text, "role", "assignment", "delete", "--ids", assignment["id"])
+
+
+def _lock(env: Mapping[str, str], steps: Steps) -> None:
+    """Forbid to delete the account of the orders."""
+    account = env["SAS_TABLES__endpoint"].removeprefix("https://").partition(".")[0]
+    of = (
+        *("--resource-group", group_name(env), "--resource", account),
+        *("--resource-type", "Microsoft.Storage/storageAccounts"),
+    )
+    locks = az(env, "lock", "list", *of)
+    if any(lock["level"] == "CanNotDelete" for lock in locks):
+        return
+    notes = ("--notes", "Orders are here. infra/README.md says how to take all of it down.")
+    kind = ("--name", LOCK, "--lock-type", "CanNotDelete")
+    steps.take(f"Locked {account} against deletion", "lock", "create", *kind, *of, *notes)
