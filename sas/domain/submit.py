@@ -17,7 +17,7 @@ from sas.domain.workflow import Rules
 def submit(details: Details, rules: Rules) -> Decision:
     """Decide a new order: every step is Pending; wake a scheduler and notify the application.
 
-    An order without steps (``sas.saga.business.SMOKE``) is completed at once.
+    An order without steps (``sas.domain.workflow.SMOKE``) is completed at once.
     The order begins at ``details.submitted_at``.
     """
     now = details.submitted_at

@@ -6,10 +6,20 @@ import json
 import sys
 from pathlib import Path
 
-from tests.infra.stand_ins import Call, Refused, Rules, az_resources, changing
+from tests.infra.stand_ins import (
+    Call,
+    Refused,
+    Rules,
+    az_functionapp,
+    az_resources,
+    azd_deploy,
+    changing,
+)
 
 RULES: Rules = {
+    **az_functionapp.RULES,
     **az_resources.RULES,
+    **azd_deploy.RULES,
 }
 """The rules of all modules. No rule for a call: it fails, so a test names all it needs."""
 
