@@ -167,7 +167,6 @@ class System:
         return {
             QUEUES.orders: lambda app: app.submitter.handle,
             QUEUES.scheduler: lambda app: app.scheduler.handle,
-            QUEUES.scheduler: lambda app: app.scheduler.handle,
             **{QUEUES.agent(name): _of_agent(name) for name in self.agents},
         }
 

@@ -151,7 +151,7 @@ async def test_without_sends_and_table_for_over_an_hour_messages_are_put_aside_a
     check(replace(cost, parked=0, failed_untried=0), 3)
 
 
-@pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT, QUEUES.scheduler])
+@pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT])
 @pytest.mark.parametrize("minutes", [3, *long([30])])
 async def test_a_right_to_send_that_comes_late_costs_time_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, queue: str, minutes: float

@@ -274,7 +274,7 @@ async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_repor
     assert (rejection.reason, rejection.order_id, rejection.source_queue) == (
         "expired",
         "O-1",
-        "callbacks",
+        QUEUES.scheduler,
     )
     assert "rejected" in [alert.kind for alert in system.alerts()]
 

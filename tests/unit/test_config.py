@@ -17,7 +17,7 @@ from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.testing.store import MemoryStore
 from tests.payload_codec_kit import CheapCodec
-from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
+from tests.unit.actors_kit import CHAIN, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
 BUS_ID = "00000000-0000-0000-0000-000000000001"
@@ -400,16 +400,13 @@ def test_what_is_no_fernet_key_is_refused_without_being_quoted(key: str) -> None
 
 def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
     system = kit()
-    business = replace(
-        system.business, agents={**system.business.agents, "replies": ScriptedAgent()}
-    )
-    with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
+    with pytest.raises(SettingError, match="the queue 'agent-stock' would have two purposes"):
         assemble(
             system.store,
             system.bus,
             clock=system.clock,
-            business=business,
-            settings=read_config(LEAST),
+            business=system.business,
+            settings=read_config(LEAST | {"SAS_QUEUE_SCHEDULER": "agent-stock"}),
         )
 
 

@@ -35,7 +35,6 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
     handlers: dict[str, Callable[..., Awaitable[object]]] = {
         QUEUES.orders: system.submitter.handle,
         QUEUES.scheduler: system.scheduler.handle,
-        QUEUES.scheduler: system.scheduler.handle,
         STOCK: system.actors["stock"].handle,
     }
     receiver = Receiver(

@@ -59,7 +59,6 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
         QUEUES.orders: system.submitter.handle,
         QUEUES.scheduler: system.scheduler.handle,
-        QUEUES.scheduler: system.scheduler.handle,
         QUEUES.agent("stock"): system.actors["stock"].handle,
         QUEUES.dead_letters: system.dead_letters.handle,
     }
@@ -101,7 +100,7 @@ async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_
 
 
 NEWER_BODY = json.dumps({"format": FORMAT + 1, "kind": "greeting", "newly": {}}).encode()
-INTERNAL = (QUEUES.scheduler, QUEUES.scheduler, QUEUES.agent("stock"))
+INTERNAL = (QUEUES.scheduler, QUEUES.agent("stock"))
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["", "dead letter"])

@@ -448,7 +448,7 @@ ORDER = Message(QUEUES.orders, "m-1", order())
 INLINE = {"no agent": (), "the second": ("payment",), "all agents": AGENTS}
 INTERNAL = {
     lane(queue, urgent=urgent)
-    for queue in (QUEUES.scheduler, QUEUES.scheduler, *map(QUEUES.agent, AGENTS))
+    for queue in (QUEUES.scheduler, *map(QUEUES.agent, AGENTS))
     for urgent in (False, True)
 }
 
@@ -511,7 +511,7 @@ async def test_an_urgent_order_runs_on_and_its_requests_travel_in_the_urgent_lan
 async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
     """What is handed over needs no queue."""
     system = kit(inline=AGENTS)
-    system.bus.cut(QUEUES.scheduler, QUEUES.scheduler)
+    system.bus.cut(QUEUES.scheduler)
     await system.receive(ORDER)
     assert system.state() == "Processed"
 

@@ -178,6 +178,7 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
     for number in range(count):
         await system.submit(order(f"O-{number}"), f"m-{number}")
         await system.step(QUEUES.scheduler)
+    for _ in range(count):
         await system.step(QUEUES.agent("stock"))
     points = [attributes for _, attributes in recorded.metrics()["sas.agent.attempts"]]
     faults = {
