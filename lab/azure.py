@@ -50,7 +50,7 @@ WARM_UP_S = 600.0
 
 Design = Sequence[tuple[str, str]]
 """The executions of an order: each a function, and its parts."""
-_REPLY = ("replies", "load commit send")
+_REPLY = ("scheduler", "load commit send")
 _CALLS = "".join(f" look{n} call commit" for n in "123")
 DESIGNS: Mapping[str, Design] = {
     "queues only": (
@@ -74,7 +74,7 @@ ORDERS: Mapping[str, Sequence[Design]] = {
             *_GOES_WELL[:2],
             ("scheduler", "load commit send"),
             ("agent2", "look2 call send"),
-            _REPLY,
+            ("replies", "load commit send"),
             ("agent3", "look3 call load commit"),
             ("callbacks", "load commit send"),
         ),

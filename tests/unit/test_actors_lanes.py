@@ -57,8 +57,8 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     await system.hand(called_back(tokens[0]))
     answer = await system.run(system.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (202, "accepted")
-    messages = system.bus.messages(lane(QUEUES.scheduler, urgent=True))
-    assert sum(b'"kind":"callback"' in message.body for message in messages) == 2
+    waiting = system.bus.queues[lane(QUEUES.scheduler, urgent=True)].waiting
+    assert sum(b'"kind":"callback"' in queued.message.body for queued in waiting) == 2
     assert not system.bus.queues[QUEUES.scheduler].waiting
 
 
