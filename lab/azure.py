@@ -355,11 +355,12 @@ def groups() -> str:
         for rate in (LONE, *RATES[:3]):
             cells = []
             for group in GROUPS.values():
-                own, *slow = (
+                grouped = [
                     [(group.get(function, function), parts) for function, parts in design]
                     for design in designs
-                )
-                result = simulate(own, rate, beside=slow[0] if slow else None)
+                ]
+                slow = grouped[1] if len(grouped) > 1 else None
+                result = simulate(grouped[0], rate, beside=slow)
                 usd = sum(bill(result, rate, result.billed_s).values())
                 latency = f"{_seconds(result.p50_s)}, {_seconds(result.p99_s)}"
                 cells.append(f"{result.starts:.2f}; {latency}" + ("" if slow else f"; {usd:.0f}"))
