@@ -202,8 +202,9 @@ def assemble(
         kept_orders=kept_orders or KeptOrders(),
         run_on=run_on,
     )
-    excuses = QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys))
+    excuses = QueueExcuses(context, business.workflows)
     checks.append(excuses.incidents)
+    callbacks = Callbacks(context, business, settings.callback_keys)
     app = Application(
         context=context,
         receiver=Receiver(
@@ -217,7 +218,7 @@ def assemble(
         ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
-        scheduler=Scheduler(context, business, settings.deploy_wait),
+        scheduler=Scheduler(context, business, callbacks.act, settings.deploy_wait),
         agents={name: _agent(context, business, name, settings) for name in business.agents},
         supervisor=Supervisor(
             context,
@@ -227,7 +228,7 @@ def assemble(
         ),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
         purger=Purger(context, settings.retention, settings.function_time),
-        callbacks=Callbacks(context, business, settings.callback_keys),
+        callbacks=callbacks,
     )
     run_on.handlers = _own_handlers(app, business)
     return app
@@ -247,7 +248,6 @@ def _own_handlers(app: Application, business: Business) -> Mapping[str, Handler]
     handlers: dict[str, Handler] = {}
     for urgent in (False, True):
         handlers[lane(queues.scheduler, urgent=urgent)] = app.scheduler.handle
-        handlers[lane(queues.replies, urgent=urgent)] = app.scheduler.handle_reply
         for name in business.inline:
             handlers[queues.agent(name, urgent=urgent)] = app.agents[name].handle
     return handlers

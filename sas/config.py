@@ -36,11 +36,9 @@ from sas.ports import LIMIT_MAX, PayloadCodec
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
     "scheduler": "SAS_QUEUE_SCHEDULER",
-    "replies": "SAS_QUEUE_AGENT_REPLIES",
     "alerts": "SAS_QUEUE_OPERATOR_ALERTS",
     "rejected": "SAS_QUEUE_ORDERS_REJECTED",
     "dead_letters": "SAS_QUEUE_DEAD_LETTERS",
-    "callbacks": "SAS_QUEUE_CALLBACKS",
     "agent_prefix": "SAS_QUEUE_AGENT_PREFIX",
     "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
 }

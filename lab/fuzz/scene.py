@@ -243,8 +243,6 @@ def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[obje
     for urgent in (False, True):
         handlers[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
         handlers[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
-        handlers[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
-        handlers[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
         handlers |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
     handlers[QUEUES.dead_letters] = letters.handle
     handlers[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
@@ -275,24 +273,31 @@ async def _scene() -> Scene:
     for service in SERVICES.values():
         service.tokens.clear()
     world = World(rows={}, runs_on=False)
-    core = (QUEUES.orders, QUEUES.scheduler)
-    orders: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
+    all_queues: tuple[tuple[str, ...], ...] = ((),)
+    core = ((QUEUES.orders, QUEUES.scheduler),)
+    orders: Iterable[tuple[str, str, tuple[tuple[str, ...], ...], dict[str, Any]]] = (
         ("O-asked", "order", core, {}),
         ("O-urgent", "order", core, {"urgent": True}),
         ("O-held", "order-held", core, {"lines": [{"note": "ring twice"}]}),
-        ("O-answered", "order", (*core, "agent-stock"), {}),
-        ("O-refused", "order-held", (*core, "agent-payment"), {"pay": "refuse"}),
-        ("O-outside", "order", (), {"reserve": "outside"}),
-        ("O-later", "order", (), {"pay": "later"}),
-        ("O-failed", "order-held", (), {"pay": "refuse"}),
-        ("O-undoing", "order", (), {"ship": "refuse", "undo": "pay"}),
-        ("O-undone", "order", (), {"ship": "refuse"}),
-        ("O-large", "order", (), {"reserve": "large", "text": "y" * 90_000, "pay": "outside"}),
-        ("O-done", "order", (), {}),
+        ("O-answered", "order", (*core, ("agent-stock",)), {}),
+        ("O-refused", "order-held", (*core, ("agent-payment",)), {"pay": "refuse"}),
+        ("O-outside", "order", all_queues, {"reserve": "outside"}),
+        ("O-later", "order", all_queues, {"pay": "later"}),
+        ("O-failed", "order-held", all_queues, {"pay": "refuse"}),
+        ("O-undoing", "order", all_queues, {"ship": "refuse", "undo": "pay"}),
+        ("O-undone", "order", all_queues, {"ship": "refuse"}),
+        (
+            "O-large",
+            "order",
+            all_queues,
+            {"reserve": "large", "text": "y" * 90_000, "pay": "outside"},
+        ),
+        ("O-done", "order", all_queues, {}),
     )
-    for order_id, workflow, queues, content in orders:
+    for order_id, workflow, turns, content in orders:
         world.submit(order_id, workflow, **content)
-        await world.pump(*queues)
+        for queues in turns:
+            await world.pump(*queues)
         world.drain()
     world.submit("O-given-up", "order")
     (letter,) = world.drain()
@@ -309,7 +314,7 @@ async def _scene() -> Scene:
         valid[queue] = [message.body for message in world.bus.messages(queue)]
     valid[QUEUES.scheduler] += list(_commands(world))
     tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
-    valid[QUEUES.callbacks] = [_callback(token, end) for token in tokens for end in ENDS]
+    valid[QUEUES.scheduler] += [_callback(token, end) for token in tokens for end in ENDS]
     return Scene(
         rows=world.table.entities,
         now=world.clock.now(),

@@ -301,9 +301,7 @@ MUTANTS = (
         path=_DEAD,
         old="        else:\n            await self._put_aside(delivery, None)\n\n"
         "    async def _internal",
-        new="        else:\n"
-        "            await self._internal(delivery, queues.replies)\n\n"
-        "    async def _internal",
+        new="        else:\n            await self._internal(delivery)\n\n    async def _internal",
     ),
     Mutant(
         name="count what was not tried",

@@ -36,7 +36,7 @@ handling succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -44,10 +44,7 @@ from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.external import Rejection
-from sas.codec.internal import (
-    Envelope,
-    RequestMessage,
-)
+from sas.codec.internal import RequestMessage
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Decision, Trigger, fence, rejection
@@ -77,14 +74,8 @@ class DeadLetters:
         self._context = context
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
-        queues = context.queues
-        self._decoders: dict[str, Callable[[bytes], Envelope]] = {
-            queues.scheduler: internal.decode_for_scheduler,
-            queues.replies: internal.decode_from_agent,
-            queues.callbacks: internal.decode_callback,
-        }
         # Service Bus compares names without case, and may spell them in another one.
-        self._queue_names = {name.lower(): name for name in queues.own(business.agents)}
+        self._queue_names = {name.lower(): name for name in context.queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -123,8 +114,8 @@ class DeadLetters:
             await rejections.keep_on(self._rejection(delivery, None))
         elif source == queues.alerts:
             await rejections.keep(self._rejection(delivery, None))
-        elif (queue := source.removesuffix(URGENT_SUFFIX)) in self._decoders:
-            await self._internal(delivery, queue)
+        elif source.removesuffix(URGENT_SUFFIX) == queues.scheduler:
+            await self._internal(delivery)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
         elif queues.is_response(source):
@@ -134,14 +125,15 @@ class DeadLetters:
         else:
             await self._put_aside(delivery, None)
 
-    async def _internal(self, delivery: Delivery, queue: str) -> None:
+    async def _internal(self, delivery: Delivery) -> None:
         try:
-            message = self._decoders[queue](delivery.body)
+            message = internal.decode_for_scheduler(delivery.body)
         except MalformedError:
             await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
         tracing.about(order_id=message.order_id)
-        await self._finish(message.order_id, cause_of(queue, message.id), delivery)
+        cause = cause_of(self._context.queues.scheduler, message.id)
+        await self._finish(message.order_id, cause, delivery)
 
     async def _request(self, delivery: Delivery) -> None:
         """Fence the reply to a request and put it aside, unless its step no longer waits for it.

@@ -343,7 +343,7 @@ def _in_no_queue(step: StepRecord, problems: Mapping[str, str], agents: Collecti
 def _agent_of(letter: Letter | None, queues: Queues) -> str | None:
     """Return the agent in whose queue a letter is; None if it is in another queue."""
     queue = letter.source.removesuffix("-urgent") if letter else ""
-    if queue == queues.replies or not queue.startswith(queues.agent_prefix):
+    if not queue.startswith(queues.agent_prefix):
         return None
     return queue.removeprefix(queues.agent_prefix)
 

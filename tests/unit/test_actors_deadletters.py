@@ -469,17 +469,13 @@ FORGED = {
 BELIEVED = {
     QUEUES.orders: {"order"},
     "orders-urgent": {"order"},
-    QUEUES.scheduler: {"wake", "command"},
-    "scheduler-urgent": {"wake", "command"},
-    QUEUES.replies: {"reply", "progress"},
-    "agent-replies-urgent": {"reply", "progress"},
+    QUEUES.scheduler: {"wake", "command", "reply", "progress"},
+    "scheduler-urgent": {"wake", "command", "reply", "progress"},
 }
 PUT_ASIDE = [
     "agent-stock",
     "agent-stock-urgent",
     "agent-of-an-older-version",
-    QUEUES.callbacks,
-    "callbacks-urgent",
     "somewhere",
     None,
 ]
@@ -510,7 +506,7 @@ async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
 
 async def test_a_source_is_known_in_any_case_of_letters() -> None:
     system = await claimed()
-    await dead(system, letter(done(), "Agent-REPLIES"))
+    await dead(system, letter(done(), "ScheDULER"))
     assert system.words()[-1] == "fenced"
 
 
@@ -525,7 +521,7 @@ async def test_what_was_kept_or_alerted_is_kept_on_and_fences_nothing(
     assert whole(system.rejected()) == FORGED[kind]
 
 
-@pytest.mark.parametrize("source", [QUEUES.callbacks, SHOP, "somewhere", None])
+@pytest.mark.parametrize("source", [SHOP, "somewhere", None])
 async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) -> None:
     """Their ids are predictable: five such messages had a healthy order undone."""
     system = await claimed()
@@ -538,7 +534,9 @@ async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) ->
 @pytest.mark.parametrize(
     "name", ["DeadLetterSource", "deadlettersource", "DEADLETTERSOURCE", "dead\\u004cetterSource"]
 )
-@pytest.mark.parametrize("source", [QUEUES.replies, QUEUES.alerts, QUEUES.rejected, "agent-stock"])
+@pytest.mark.parametrize(
+    "source", [QUEUES.scheduler, QUEUES.alerts, QUEUES.rejected, "agent-stock"]
+)
 async def test_a_body_that_names_its_own_source_is_not_believed(name: str, source: str) -> None:
     """The Functions host lets the members of a JSON body override the metadata."""
     system = await claimed()

@@ -448,7 +448,7 @@ ORDER = Message(QUEUES.orders, "m-1", order())
 INLINE = {"no agent": (), "the second": ("payment",), "all agents": AGENTS}
 INTERNAL = {
     lane(queue, urgent=urgent)
-    for queue in (QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, AGENTS))
+    for queue in (QUEUES.scheduler, *map(QUEUES.agent, AGENTS))
     for urgent in (False, True)
 }
 
@@ -511,7 +511,7 @@ async def test_an_urgent_order_runs_on_and_its_requests_travel_in_the_urgent_lan
 async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
     """What is handed over needs no queue."""
     system = kit(inline=AGENTS)
-    system.bus.cut(QUEUES.scheduler, QUEUES.replies)
+    system.bus.cut(QUEUES.scheduler)
     await system.receive(ORDER)
     assert system.state() == "Processed"
 
@@ -609,7 +609,7 @@ def unhandled(system: Kit, rows: list[JournalEntry]) -> list[str]:
                     cause = cause_of(QUEUES.scheduler, own_id)
                 case Request():
                     reply = reply_id("O-1", item.step, item.direction.value, item.epoch)
-                    cause = cause_of(QUEUES.replies, reply)
+                    cause = cause_of(QUEUES.scheduler, reply)
                 case _:
                     continue
             if digest_id(cause) not in causes:
@@ -679,7 +679,7 @@ async def test_after_a_crash_anywhere_a_request_sends_what_follows_from_its_repl
     while struck:
         system, struck = await crashed(at, root=QUEUES.agent("stock"), inline=inline)
         at += 1
-        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        rows = rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1"))
         expected = unhandled(system, rows) if rows else ["O-1/00/do/1"]
         calls = len(system.agents["stock"].calls)
         sends = sent_by(system)
@@ -702,7 +702,7 @@ async def test_after_a_crash_anywhere_a_dead_lettered_request_is_finished_or_its
         at += 1
         request = system.bus.take(QUEUES.agent("stock"))
         assert request is not None
-        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        rows = rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1"))
         expected = unhandled(system, rows)
         sends = sent_by(system)
         await system.run(system.receiver.receive(system.dead_letters.handle, letter(request)))
@@ -887,8 +887,8 @@ async def test_a_request_whose_reply_was_neither_handled_nor_sent_comes_again_as
     async def fails(_: Delivery) -> None:
         raise LookupError("a bug")
 
-    system.context.run_on.handlers = handlers | {QUEUES.replies: fails}
-    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == QUEUES.replies else None
+    system.context.run_on.handlers = handlers | {QUEUES.scheduler: fails}
+    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == QUEUES.scheduler else None
     assert await system.receive(request) is None
     (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert copy.message.properties[FIRST_ID] == request.message_id
@@ -952,7 +952,7 @@ async def test_a_first_delivery_that_ends_in_silence_writes_nothing() -> None:
     system.agents["stock"].then(BUSY)
     await system.receive(system.bus.messages(QUEUES.agent("stock"))[0])
     assert system.journal() == journal
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == []
 
 
 async def test_a_superseded_request_sends_what_its_reply_left() -> None:
@@ -962,7 +962,7 @@ async def test_a_superseded_request_sends_what_its_reply_left() -> None:
         system, struck = await crashed(at, root=QUEUES.agent("stock"))
         assert struck
         at += 1
-        expected = unhandled(system, rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1")))
+        expected = unhandled(system, rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1")))
     await system.later(20)  # too late for a call, so the order is read
     sends = sent_by(system)
     await system.receive(root_of(system, QUEUES.agent("stock")))

@@ -93,14 +93,6 @@ def is_decided(scan: Scan, request: Owner) -> bool:
     return excuse_of(scan, request) is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at
 
 
-def counts(scan: Scan, owner: Owner, step: StepRecord, *, callbacks: bool) -> bool:
-    """Return whether another queue can excuse a step. A queue of callbacks must concern it.
-
-    It does if a callback of the order waits in it, or if the step awaits one.
-    """
-    return not callbacks or owner in scan.oldest or step.awaits_callback
-
-
 def waits_since(scan: Scan, owner: Owner) -> datetime | None:
     """Return since when a message waits in a queue, or may wait there; None if none does.
 
