@@ -65,6 +65,11 @@ $(VENV)/.compiled: $(VENV)/.ready
 	@$(PY) -m pytest -qq --collect-only > /dev/null || true
 	@touch $@
 
+# What is deployed, unpacked: a test of the worker needs its packages, and makes it by this.
+build/package/.ready: requirements.txt .funcignore sas/deploy/package.py $(VENV)/.ready
+	@rm -rf build/package && $(PY) -m sas.cli azd package build/package/app.zip
+	@$(PY) -m zipfile -e build/package/app.zip build/package/app && touch $@
+
 test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (six to eight minutes on two cores)
 	$(PYTEST)
 
