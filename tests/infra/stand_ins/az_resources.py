@@ -68,6 +68,7 @@ def _allowed(state: State, action: str, scope: str) -> None:
 
 def _group_show(state: State, call: Call) -> object:
     name = call.options["--name"]
+    _allowed(state, "Microsoft.Resources/subscriptions/resourceGroups/read", group_id(name))
     if name not in state.get("groups", {}):
         raise Refused(
             f"(ResourceGroupNotFound) Resource group '{name}' could not be found.\n"
