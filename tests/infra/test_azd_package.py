@@ -164,4 +164,4 @@ def test_the_command_says_how_large_the_zip_is_and_each_line_of_a_refusal(projec
     Path("requirements.txt").write_text("msgspec\n")
     process = sas()
     assert process.returncode == 1
-    assert process.stderr.splitlines()[-1].startswith("    uv pip compile requirements.txt")
+    assert process.stderr.splitlines()[-1].startswith("    uv pip compile requirements.in")
