@@ -51,6 +51,7 @@ def queue(
     return {
         "name": name,
         "accessedAt": accessed,
+        "forwardDeadLetteredMessagesTo": "dead-letters",
         "messageCount": sum(numbers.values()),
         "countDetails": {f"{kind}MessageCount": number for kind, number in numbers.items()},
     }
