@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +16,7 @@ from sas.deploy.azd import FORMS, WITHOUT_PAIR, WITHOUT_ZONES, parameter_variabl
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.az_resources import SUBSCRIPTION
+from tests.infra.stand_ins.in_process import call_in_process
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -52,11 +51,14 @@ def hook(
     """Run a hook with these settings, and with no command but those of ``path``."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        patch.dict(os.environ, {"PATH": str(path or "/nowhere"), **settings}, clear=True),
-        patch("sys.stdin", io.StringIO()),
+        pytest.MonkeyPatch.context() as patching,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
+        if path:
+            call_in_process(path, patching)
+        patching.setattr("sys.stdin", io.StringIO())
+        patching.setattr("os.environ", {"PATH": str(path or "/nowhere"), **settings})
         code = main(["azd", name])
     return subprocess.CompletedProcess([name], code, out.getvalue(), err.getvalue())
 

@@ -51,6 +51,7 @@ def queue(
     return {
         "name": name,
         "accessedAt": accessed,
+        "forwardDeadLetteredMessagesTo": "dead-letters",
         "messageCount": sum(numbers.values()),
         "countDetails": {f"{kind}MessageCount": number for kind, number in numbers.items()},
     }
@@ -68,6 +69,7 @@ def _allowed(state: State, action: str, scope: str) -> None:
 
 def _group_show(state: State, call: Call) -> object:
     name = call.options["--name"]
+    _allowed(state, "Microsoft.Resources/subscriptions/resourceGroups/read", group_id(name))
     if name not in state.get("groups", {}):
         raise Refused(
             f"(ResourceGroupNotFound) Resource group '{name}' could not be found.\n"
