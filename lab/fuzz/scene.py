@@ -210,6 +210,7 @@ class World:
                 raise
             except Exception as error:  # noqa: BLE001  the receiver would put the message back
                 self._remember(error)
+                return None
 
         await self.guarded(self.app.receiver.receive(handled, delivery), queued)
 

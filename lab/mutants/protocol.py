@@ -254,8 +254,15 @@ MUTANTS = (
     Mutant(
         name="a message that waits is completed",
         path=_RECEIVER,
-        old="            await self.bus.send([copy])",
-        new="            _ = copy",
+        old="            await self.bus.send([message])",
+        new="            _ = message",
+    ),
+    Mutant(
+        name="a message that fails is never poison",
+        path=_RECEIVER,
+        old="failures = _number(delivery, FAILURES) + 1",
+        new="failures = 1",
+        tests=("tests/unit/test_receiver.py",),
     ),
     Mutant(
         name="the key has the epoch in it",

@@ -256,8 +256,8 @@ class Receiver:
             kind=AlertKind.AGENT_FAILING,
             scope=f"{type(error).__name__} at {line_of(error)}",
             text=f"Messages of queue {delivery.queue} fail: {explained(error)}. "
-            "If a release brought it, deploy the one before: `sas azd deploy` with the zip that you "
-            f"kept. Otherwise deploy a mended version. Each message is {then}.",
+            "If a release brought it, deploy the one before: `sas azd deploy` with the zip that "
+            f"you kept. Otherwise deploy a mended version. Each message is {then}.",
             since=now,
             until=now + timedelta(seconds=delay),
         )
