@@ -346,7 +346,7 @@ MUTANTS = (
     Mutant(
         name="a redriven message is put back under ids that it had before",
         path="sas/operate/redriving.py",
-        old="{FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
+        old="{FIRST_AT, FAILURES, BUG, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
         new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(
