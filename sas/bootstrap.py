@@ -213,6 +213,7 @@ def assemble(
             function_time=settings.function_time,
             external=external,
             report_mismatch=context.report_mismatch,
+            incidents=incidents,
             run_on=run_on,
             dead_letters=settings.queues.dead_letters,
         ),

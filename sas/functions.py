@@ -129,7 +129,7 @@ def _add_queues(app: FunctionApp) -> None:
     app.on(
         "deadletters_end",
         "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
-        lambda app: app.dead_letters.handle_given_up,
+        lambda app: app.dead_letters.handle,
         urgent=False,
     )
 

@@ -35,6 +35,7 @@ from sas.ports import (
     RefusedError,
     StillRunning,
     UnavailableError,
+    UndeliverableError,
     UnreadableError,
 )
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued
@@ -201,9 +202,17 @@ class World:
             enqueued_at=queued.visible_at,
             source_queue=queued.source,
         )
-        await self.guarded(
-            self.app.receiver.receive(self.handlers[message.queue], delivery), queued
-        )
+
+        async def handled(delivery: Delivery) -> object:
+            try:
+                return await self.handlers[message.queue](delivery)
+            except (UnavailableError, UndeliverableError):
+                raise
+            except Exception as error:  # noqa: BLE001  the receiver would put the message back
+                self._remember(error)
+                return None
+
+        await self.guarded(self.app.receiver.receive(handled, delivery), queued)
 
     async def guarded(self, work: Awaitable[object], queued: Queued | None = None) -> Any:
         """Return what ``work`` returns, and settle its message. Remember an unexpected error."""
@@ -213,13 +222,16 @@ class World:
             if queued is not None:
                 self.bus.abandon(queued)
         except Exception as error:  # noqa: BLE001  it is what the fuzz looks for
-            self.errors.append(f"{type(error).__name__}: {error}"[:500])
+            self._remember(error)
             if queued is not None:
                 self.bus.complete(queued)
         else:
             if queued is not None:
                 self.bus.complete(queued)
             return result
+
+    def _remember(self, error: Exception) -> None:
+        self.errors.append(f"{type(error).__name__}: {error}"[:500])
 
     def drain(self) -> list[Message]:
         """Empty the queues that have a function, scheduled messages too; return the messages."""
@@ -238,14 +250,13 @@ class World:
 
 
 def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
-    letters = app.dead_letters
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
     for urgent in (False, True):
         handlers[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
         handlers[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
         handlers |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
-    handlers[QUEUES.dead_letters] = letters.handle
-    handlers[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
+    handlers[QUEUES.dead_letters] = app.dead_letters.handle
+    handlers[QUEUES.dead_letters + DEAD_LETTERS] = app.dead_letters.handle
     return handlers
 
 

@@ -28,10 +28,10 @@ incident of its queue, and removed (``sas.engine.rejections``).
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
 and a fence leads to 4 again. What 4 sends has ids that follow from the letter and its source, so a
-repeat is recognised. A letter that ``dead-letters`` gives up meanwhile may come with another
-source; then it is kept twice, and the second copy is sure of its alert. If ``dead-letters`` itself
-gives a letter up, it comes to ``handle_given_up``, which puts it back with growing pauses until its
-handling succeeds.
+repeat is recognised. If the handling of a letter fails, it is put back with growing pauses until it
+succeeds (``sas.engine.receiver``). A letter that kills its process each time is given up by
+``dead-letters`` itself. It is received from the subqueue then, and may come with another source; so
+it may be kept twice, and the second copy is sure of its alert.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ from sas.domain.order import Details, Direction, Order
 from sas.engine import receiver
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.receiver import GivenUpError
 from sas.engine.transition import ApplyResult, Decide, TransitionRunner
-from sas.ports import Business, UnavailableError
+from sas.ports import Business
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
@@ -85,21 +84,6 @@ class DeadLetters:
         """
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)
-
-    async def handle_given_up(self, delivery: Delivery) -> None:
-        """Handle a dead letter that ``dead-letters`` itself gave up; it is in the subqueue.
-
-        Raises:
-            UnavailableError: put the message back to ``dead-letters``. A subqueue has no delivery
-                limit: the host would redeliver the message at once, without end.
-        """
-        try:
-            await self.handle(delivery)
-        except UnavailableError:
-            raise
-        except Exception as error:
-            log.exception("a dead letter that was given up fails again: repair its cause")
-            raise GivenUpError(f"it was given up, and fails again: {error!r}") from error
 
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections

@@ -139,7 +139,7 @@ def _handlers(app: Application, business: Business) -> dict[str, Handler]:
 
     handlers = {
         QUEUES.dead_letters: handler(app.dead_letters.handle),
-        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
+        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle),
     }
     for urgent in (False, True):
         handlers[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)

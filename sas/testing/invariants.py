@@ -27,8 +27,8 @@ e. **A call, just before it is made** (``_is_called``): the right key and the ri
 f. **A sweep, as it ends** (``_observe_sweeps``): it notes when the last whole sweep began. A
    deadline that had passed by then must have had its effect (``_has_missed_deadline``). This is
    checked at the next transition of the order, and at the end. So a late effect is found too.
-g. **An error of a function** (``_function_failed``): only a crash or an outage may raise. Any other
-   error may come at each delivery (a poison message). If it comes only once, redelivery hides it.
+g. **An error of a function** (``_is_sending``, ``_function_failed``): only a crash or an outage may
+   raise. After any other error the message is put back, which hides an error that comes only once.
 h. **The end** (``at_end``, ``left_over``): each order ended, its effects at the services match its
    state, each notification and alert of its journal arrived, and no other notification did. Each
    transition may be right while the order is stuck, or while an effect happened twice. Only the end
@@ -79,8 +79,9 @@ from sas.domain.order import (
 )
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import BUG, FIRST_ID
 from sas.engine.in_flight import CLOSE_TO_COMPLETE_BY
+from sas.engine.receiver import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, FAILED, FAILURES
 from sas.features.incidents.rules import explained_by
 from sas.ports import AgentCall, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
@@ -206,7 +207,7 @@ class Invariants:
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
         system.world.on_failed = self._function_failed
-        system.world.on_sends = self._reply_is_sent
+        system.world.on_sends = self._is_sending
         system.on_answered = self._was_answered
         for name, agent in system.agents.items():
             for direction in Direction:
@@ -457,8 +458,15 @@ class Invariants:
         reserve = CLOSE_TO_COMPLETE_BY + CLOCK_SKEW
         return step.complete_by is not None and step.complete_by - reserve <= now
 
+    def _is_sending(self, message: Message, now: datetime) -> None:
+        """Check what an instance is about to send, by its own clock."""
+        if FAILURES in message.properties or message.properties.get(DEAD_LETTER_REASON) == FAILED:
+            why = message.properties.get(BUG) or message.properties.get(DEAD_LETTER_DESCRIPTION)
+            self._say(14, f"the handling of message {message.message_id} failed: {why}")
+        self._reply_is_sent(message, now)
+
     def _function_failed(self, queued: Queued, error: BaseException) -> None:
-        """Check that no message is poison: a function fails only by a crash or an outage."""
+        """Check that a function fails only by a crash or an outage."""
         if not isinstance(error, UnavailableError | CrashError):
             reason = f"{type(error).__name__}: {error}"
             self._say(14, f"message {queued.message.message_id} is poison: {reason}")

@@ -159,9 +159,7 @@ class Seen:
             name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
             for name in AGENTS
         }
-        self.dead_letters = SimpleNamespace(
-            handle=self._as("deadletters"), handle_given_up=self._as("deadletters_end")
-        )
+        self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(answer=self._answer)
@@ -253,7 +251,8 @@ async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
         enqueued_at=at,
         source_queue="orders",
     )
-    assert recorder.calls == [(name.removesuffix("_urgent"), (expected,))]
+    actor = name.removesuffix("_urgent").removesuffix("_end")
+    assert recorder.calls == [(actor, (expected,))]
 
 
 @pytest.mark.parametrize(("path", "token"), [({"token": "t.1"}, "t.1"), ({}, None)])

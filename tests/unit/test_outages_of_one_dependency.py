@@ -43,6 +43,7 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )
@@ -296,6 +297,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )

@@ -68,6 +68,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         function_time=timedelta(minutes=9),
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )

@@ -17,14 +17,16 @@ import pytest
 from sas.domain.calls import CallState
 from sas.domain.ids import cause_of, digest_id, message_id, reply_id
 from sas.domain.messages import JournalEntry, Notify, Request, Wake
-from sas.domain.queues import lane
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
 from sas.engine.delivery import AGAIN, EXTERNAL_SENT, FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.in_flight import CALL_STATE
+from sas.engine.messages import Addresses
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
 from sas.features.call_limit import CallLimit, lease_name
+from sas.features.incidents.board import IncidentBoard
 from sas.ports import AgentCall, Message, RefusedError, StoreUnavailableError, TransientError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
@@ -66,12 +68,15 @@ class Process:
         self.bus.declare(*queues)
         self.run_on = RunOn(bus=self.bus, clock=self.clock, inline=frozenset({QUICK}))
         self.run_on.handlers = dict.fromkeys((OWN, lane(OWN, urgent=True), QUICK), self.handle)
+        external = ExternalSender(MemoryStore(), self.bus, self.clock)
+        addresses = Addresses(Queues(), "test")
         self.receiver = Receiver(
             bus=self.bus,
             clock=self.clock,
             function_time=function_time,
-            external=ExternalSender(MemoryStore(), self.bus, self.clock),
+            external=external,
             report_mismatch=self.reported,
+            incidents=IncidentBoard(MemoryStore(), external, clock=self.clock, to=addresses),
             run_on=self.run_on,
             dead_letters="dead-letters",
         )
