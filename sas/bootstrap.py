@@ -202,7 +202,12 @@ def assemble(
         kept_orders=kept_orders or KeptOrders(),
         run_on=run_on,
     )
-    excuses = QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys))
+    excuses = QueueExcuses(
+        context,
+        business.workflows,
+        callbacks=bool(settings.callback_keys),
+        delay_min=settings.queue_delay,
+    )
     checks.append(excuses.incidents)
     app = Application(
         context=context,

@@ -74,14 +74,14 @@ async def test_orders_go_on_after_a_restore_and_no_service_does_anything_twice(
         states = {name: await system.state(name) for name in ("R-ended", *waiting, *moving)}
         assert states["R-ended"] == "Processed"
         assert {states[order_id] for order_id in waiting} == {"Processing"}
-        known = [order_id for order_id in (*waiting, *moving) if states[order_id]]
+        exported = [order_id for order_id in (*waiting, *moving) if states[order_id]]
         with time_allowed_is_over():
             async with system.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-                for order_id in set(moving).difference(known):
+                for order_id in set(moving).difference(exported):
                     await system.submit(order_id)  # its application sends it again
                 for order_id in (*waiting, *moving):
                     await system.ends(order_id, "Processed")
-                await told_twice(system, known)
+                await told_twice(system, exported)
                 await system.quiet()
         for service in SERVICES:
             ledger = system.remote.ledger(service)

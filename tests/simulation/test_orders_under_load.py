@@ -90,7 +90,7 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
 
 
 async def test_the_operator_gets_one_alert_for_each_queue_with_a_long_delay() -> None:
-    system = loaded(3, Faults(), operation_s=0.5)
+    system = loaded(3, Faults(), operation_s=1.5)
     for number in range(BURST // 2):
         system.submit(f"M-{number}", "order")
     await run(system)
