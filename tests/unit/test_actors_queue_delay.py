@@ -367,7 +367,8 @@ async def test_a_sweep_reads_each_queue_once() -> None:
     peek = system.bus.peek
 
     async def counted(queue: str, limit: int) -> list[Peeked]:
-        read.append(queue)
+        if limit > 1:  # else only its oldest message is measured
+            read.append(queue)
         return await peek(queue, limit)
 
     system.bus.peek = counted  # type: ignore[method-assign]

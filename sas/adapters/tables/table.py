@@ -388,6 +388,8 @@ def advice(error: BaseException) -> str:
             "the account: the app's identity needs Storage Table Data Contributor, an "
             "operator's Storage Table Data Reader."
         )
+    if code_of(error) == "TableBeingDeleted":
+        return "Azure is still deleting the table: try again in a minute."
     if code_of(error) in _TABLE_IS_GONE:
         return "The table is gone: restart the app, which creates it, or restore it."
     if getattr(error, "status_code", None) in BUSY:
