@@ -37,6 +37,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents.board import HealthCheck, IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
+from sas.features.queue_delay.oldest import OldestOrders
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, MessageBus, PayloadCodec, StateStore
@@ -181,6 +182,7 @@ def assemble(
     checks: list[HealthCheck] = [circuits.incidents]
     incidents = IncidentBoard(store, external, clock=clock, to=addresses, checks=checks)
     rejections = Rejections(bus, clock, addresses, external=external, incidents=incidents)
+    oldest_orders = OldestOrders(bus, clock, settings.queues.of_orders())
     run_on = RunOn(bus=bus, clock=clock, inline=_inline(business, settings.queues))
     context = Context(
         store=store,
@@ -198,11 +200,11 @@ def assemble(
         versions=Versions(store, business.workflows),
         incidents=incidents,
         rules=Routing(business.workflows, circuits),
-        sweep_tasks=(incidents.check_health,),
+        sweep_tasks=(incidents.check_health, oldest_orders.measure),
         kept_orders=kept_orders or KeptOrders(),
         run_on=run_on,
     )
-    excuses = QueueExcuses(context, business.workflows)
+    excuses = QueueExcuses(context, business.workflows, settings.queue_delay)
     checks.append(excuses.incidents)
     callbacks = Callbacks(context, business, settings.callback_keys)
     app = Application(

@@ -95,6 +95,7 @@ class Config:
     circuit: BreakerPolicy
     agent_limits: Mapping[str, int]
     retention: timedelta
+    queue_delay: timedelta
     callback_keys: CallbackKeys
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
     # These two have no setting. Tests and the simulation choose shorter times.
@@ -131,6 +132,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         retention=timedelta(
             days=_whole_number(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
         ),
+        queue_delay=timedelta(seconds=_number(env, "SAS_QUEUE_DELAY_SECONDS", 300.0)),
         callback_keys=read_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )

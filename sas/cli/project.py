@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import application, options, screen, system
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github, package
@@ -211,9 +211,12 @@ def azd(
         "postdeploy",
         "sign-in",
         "settings",
+        "export",
+        "restore",
     ],
     target: Annotated[
-        str | None, typer.Argument(help="FILE of package; OWNER/REPO of sign-in.")
+        str | None,
+        typer.Argument(help="FILE of package, export and restore; OWNER/REPO of sign-in."),
     ] = None,
 ) -> None:
     """Prepare a deployment by azd of the project in this directory, which has its infra/.
@@ -222,8 +225,9 @@ def azd(
       sas azd check
       sas azd package
       sas azd sign-in OWNER/REPO
+      sas azd export FILE
 
-    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
+    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in and restore.
 
     \b
       package       make the zip to deploy, build/app.zip if no FILE is named
@@ -234,6 +238,8 @@ def azd(
       postdeploy    print where everything is
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
+      export        write all rows of the state store into FILE (.jsonl.gz)
+      restore       write the rows of FILE into an empty table
     """
     try:
         _azd(action, target)
@@ -252,14 +258,29 @@ def _azd(action: str, target: str | None) -> None:
         screen.sentence(
             f"{zip_path} has the app and {screen.count(count, 'package')}: {size / 1e6:.1f} MB"
         )
-    elif (action == "sign-in") != bool(target):
-        raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
+    elif (action in {"sign-in", "export", "restore"}) != bool(target):
+        raise UsageError("sign-in needs OWNER/REPO, export and restore need FILE, no other does")
+    elif target and action != "sign-in":
+        _copy(action, Path(target))
     elif target:
         github.sign_in(target)
     elif action == "settings":
         sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
     else:
         deployment.HOOKS[action](os.environ)
+
+
+def _copy(action: str, file: Path) -> None:
+    """Export the table that the environment names into a file, or restore it."""
+    from sas.deploy import backup  # noqa: PLC0415  # Azure's SDK is slow to import
+
+    async def work(_: system.LiveSystem) -> int:
+        storage = system.read_storage(os.environ)
+        copy = backup.export if action == "export" else backup.restore
+        await copy(storage.endpoint, storage.table, file, screen.sentence)
+        return 0
+
+    system.run(work)
 
 
 def docs(

@@ -62,6 +62,11 @@ class Queues:
         """Return these queues for an application that submits urgent orders."""
         return replace(self, orders=lane(self.orders, urgent=True))
 
+    def of_orders(self) -> tuple[str, ...]:
+        """Return the queues to which applications send orders, in both lanes."""
+        ordinary = (self.orders, *map(self.orders_of, self.applications))
+        return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
+
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues that orders pass with these agents, in both lanes."""
         bound = (self.orders_of(application) for application in self.applications)

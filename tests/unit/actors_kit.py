@@ -249,6 +249,7 @@ def kit(
     inline: Collection[str] = (),
     results: Mapping[str, type] | None = None,
     circuit: BreakerPolicy | None = None,
+    queue_delay: timedelta = timedelta(minutes=5),
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -283,6 +284,7 @@ def kit(
         callback_keys=callback_keys,
         payload_codec=codec,
         deploy_wait=deploy_wait,
+        queue_delay=queue_delay,
     )
     app = assemble(
         store, bus, clock=clock, business=business, settings=config, kept_orders=kept_orders

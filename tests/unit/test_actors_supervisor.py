@@ -299,7 +299,7 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     calls: list[str] = []
     while system.bus.take(QUEUES.agent("stock")):
         """Its agent dies."""
-    excuses = QueueExcuses(system.context, system.business.workflows)
+    excuses = QueueExcuses(system.context, system.business.workflows, timedelta(minutes=5))
     supervisor = Supervisor(system.context, rules_of, excuses, timedelta(minutes=1))
     await system.later(30)
     report = await system.run(supervisor.sweep())

@@ -114,6 +114,7 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
         ({"SAS_MESSAGE_BYTES_MAX": "262143"}, "SAS_MESSAGE_BYTES_MAX"),
+        ({"SAS_QUEUE_DELAY_SECONDS": "0"}, "SAS_QUEUE_DELAY_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "nan"}, "SAS_FUNCTION_SECONDS"),

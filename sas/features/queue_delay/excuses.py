@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -62,10 +62,11 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
 
 class QueueExcuses:
-    """See ``sas.engine.hooks.Excuses``."""
+    """See ``sas.engine.hooks.Excuses``. A message that waits for ``delay_min`` is an incident."""
 
-    def __init__(self, context: Context, workflows: Workflows) -> None:
+    def __init__(self, context: Context, workflows: Workflows, delay_min: timedelta) -> None:
         self._context = context
+        self._delay_min = delay_min
         self._workflows = workflows
         self._scans: dict[str, Scan] = {}
         self._before: dict[str, Scan] = {}
@@ -104,7 +105,7 @@ class QueueExcuses:
         """
         ended: list[tuple[AlertKind, str]] = []
         for queue in list(self._reported_at):
-            if rules.is_short(await self._scanned(queue)):
+            if rules.is_short(await self._scanned(queue), self._delay_min):
                 del self._reported_at[queue]
                 ended.append((AlertKind.QUEUE_DELAY, rules.scope_of(queue)))
         return [], ended
@@ -172,7 +173,12 @@ class QueueExcuses:
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
         """Report a message that waits for long, or a queue that is away for long."""
         incident = rules.incident_of(
-            queue, scan, since=since, step=step, reported_at=self._reported_at.get(queue)
+            queue,
+            scan,
+            since=since,
+            step=step,
+            reported_at=self._reported_at.get(queue),
+            delay_min=self._delay_min,
         )
         if incident is None:
             return
