@@ -139,12 +139,12 @@ class _Expression:
         return value
 
     def _compared(self) -> Any:
-        left = self._member()
+        value = self._member()
         if self._take("=="):
-            return left == self._member()
+            return value == self._member()
         if self._take("!="):
-            return left != self._member()
-        return left
+            return value != self._member()
+        return value
 
     def _member(self) -> Any:
         value = self._primary()

@@ -167,8 +167,11 @@ async def rehearse(place: Place, orders: int) -> int:
     """Carry out all steps; return 0, or 1 at the first that fails."""
     steps = Steps()
     try:
-        async with AsyncExitStack() as stack:
-            await _rehearse(steps, place, orders, stack)
+        first = await _first_zip(steps, place)
+        second = asyncio.create_task(_second_zip(place, first))
+        async with _cloud(steps, place) as cloud:
+            await _deploy(steps, cloud, first)
+            await _process(steps, cloud, second, orders)
     except Exception as error:  # noqa: BLE001  # whatever it is, the rehearsal failed
         print(f"The rehearsal failed ({type(error).__name__}). The logs are in {place.out}.")
         return 1
@@ -176,33 +179,34 @@ async def rehearse(place: Place, orders: int) -> int:
     return 0
 
 
-async def _rehearse(steps: Steps, place: Place, orders: int, stack: AsyncExitStack) -> None:
+async def _first_zip(steps: Steps, place: Place) -> Path:
     with steps.step("the zip") as done:
         zip_path = place.out / "app-1.zip"
         done(await _package(PROJECT, zip_path))
-        first = _unpacked(zip_path, place)
-    second_zip = asyncio.create_task(_second(place, first))
-    with steps.step("Service Bus, storage, identity, telemetry, remote services") as done:
-        cloud = await stack.enter_async_context(_cloud(place))
-        done(f"sb://{place.namespace_host}, {cloud.azurite.endpoint}")
+        return _unpacked(zip_path, place)
+
+
+async def _deploy(steps: Steps, cloud: Cloud, app: Path) -> None:
     with steps.step("every function indexed") as done:
-        indexed = await _index(cloud, first)
+        indexed = await _index(cloud, app)
         project = Host(PROJECT)
         await project.check()
         _require(sorted(indexed) == sorted(f.name for f in project.functions), str(list(indexed)))
         done(f"{len(indexed)} functions, as in the project")
     with steps.step(f"{INSTANCES} instances") as done:
-        await cloud.start(first, indexed, 1)
+        await cloud.start(app, indexed, 1)
         ready = cloud.instances[0].ready_line() or {}
         _require(ready["capabilities"].get("WorkerOpenTelemetryEnabled") == "true", str(ready))
         done(f"they listen, under azure-functions-runtime {ready['core']}")
+
+
+async def _process(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], orders: int) -> None:
     applications = scenario.applications(orders + 1)
     tally = Tally(orders=orders + 1)
-    shop = applications[0]
     async with _following(cloud, tally):
         with steps.step("an order, through to its notification") as done:
-            order = shop.orders.pop(0)
-            await _submit(cloud, shop.reply_queue, [order])
+            order = applications[0].orders.pop(0)
+            await _submit(cloud, applications[0].reply_queue, [order])
             await _until(cloud, lambda: order.order_id in tally.ended, "the order does not end")
             done(f"{order.order_id} is {tally.ended[order.order_id]}")
         with steps.step("telemetry") as done:
@@ -211,48 +215,63 @@ async def _rehearse(steps: Steps, place: Place, orders: int, stack: AsyncExitSta
         with steps.step("the identity") as done:
             _require(not cloud.ingestion.schemes.keys() - {"Bearer"}, str(cloud.ingestion.schemes))
             done(", ".join(f"{n} tokens for {to}" for to, n in cloud.identity.tokens.items()))
-        with steps.step("the zip of the next version") as done:
-            next_app = await second_zip
-            next_indexed = await _index(cloud, next_app)
-            done(f"{len(next_indexed)} functions: one more")
-        with steps.step("Recreate: all processes killed in mid-flight") as done:
-            for application in applications:
-                await _submit(cloud, application.reply_queue, application.orders)
-            await _until(cloud, lambda: _calls(cloud) > orders, "the services are not called")
-            cloud.stop()
-            ended = len(tally.ended) - 1
-            _require(ended < orders, "no order was in flight any more")
-            done(f"{orders} orders, {ended} of them ended, {_calls(cloud)} calls of services made")
-        with steps.step("the next version") as done:
-            await cloud.start(next_app, next_indexed, 2)
-            done(f"it listens, and says that it is version {await _version(cloud)}")
+        await _recreate(steps, cloud, second, tally)
         with steps.step("every order ends") as done:
             await _until(cloud, lambda: tally.done, f"some of {orders} orders do not end")
-            done(str(sorted(set(tally.ended.values()))))
+            done(", ".join(sorted(set(tally.ended.values()))))
         with steps.step("nothing lost, nothing twice, nothing left") as done:
-            verdict = await _settled(cloud, tally)
-            done(verdict.last_line())
+            done((await _settled(cloud, tally)).last_line())
+
+
+async def _recreate(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], tally: Tally) -> None:
+    """Send all other orders, kill everything while they are in flight, start the next version."""
+    orders = tally.orders - 1
+    with steps.step("the zip of the next version") as done:
+        app = await second
+        indexed = await _index(cloud, app)
+        done(f"{len(indexed)} functions: one more")
+    with steps.step("Recreate: all processes killed in mid-flight") as done:
+        for application in scenario.applications(tally.orders):
+            new = [order for order in application.orders if order.order_id not in tally.ended]
+            await _submit(cloud, application.reply_queue, new)
+        await _until(cloud, lambda: _calls(cloud) > orders, "the services are not called")
+        cloud.stop()
+        ended = len(tally.ended) - 1
+        _require(ended < orders, "no order was in flight any more")
+        done(f"{orders} orders, {ended} of them ended, {_calls(cloud)} calls of services made")
+    with steps.step("the next version") as done:
+        await cloud.start(app, indexed, 2)
+        version = await _version(cloud)
+        _require(version == "2", version)
+        done(f"it listens, and says that it is version {version}")
 
 
 @asynccontextmanager
-async def _cloud(place: Place) -> AsyncIterator[Cloud]:
+async def _cloud(steps: Steps, place: Place) -> AsyncIterator[Cloud]:
+    async with AsyncExitStack() as stack:
+        with steps.step("Service Bus, storage, identity, telemetry, remote services") as done:
+            cloud = await _started(place, stack)
+            done(f"sb://{place.namespace_host}, {cloud.azurite.endpoint}")
+        yield cloud
+
+
+async def _started(place: Place, stack: AsyncExitStack) -> Cloud:
     config = (PROJECT / "infra" / "emulator" / "Config.json").read_text(encoding="utf-8")
     tls = place.files.server()
-    async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(Broker(parse_config(config)))
-        await stack.enter_async_context(amqps(place.namespace_host, tls, broker.port))
-        azurite = Azurite(logs=place.out, tls=(place.files.certificate, place.files.key))
-        cloud = Cloud(
-            place=place,
-            broker=broker,
-            azurite=await stack.enter_async_context(azurite),
-            remote=await stack.enter_async_context(RemoteServices(SERVICE_FAULTS)),
-            identity=await stack.enter_async_context(identity()),
-            ingestion=await stack.enter_async_context(ingesting(tls)),
-            http_port=free_port(),
-        )
-        stack.callback(cloud.stop)
-        yield cloud
+    broker = await stack.enter_async_context(Broker(parse_config(config)))
+    await stack.enter_async_context(amqps(place.namespace_host, tls, broker.port))
+    azurite = Azurite(logs=place.out, tls=(place.files.certificate, place.files.key))
+    cloud = Cloud(
+        place=place,
+        broker=broker,
+        azurite=await stack.enter_async_context(azurite),
+        remote=await stack.enter_async_context(RemoteServices(SERVICE_FAULTS)),
+        identity=await stack.enter_async_context(identity()),
+        ingestion=await stack.enter_async_context(ingesting(tls)),
+        http_port=free_port(),
+    )
+    stack.callback(cloud.stop)
+    return cloud
 
 
 async def _package(project: Path, zip_path: Path) -> str:
@@ -280,7 +299,7 @@ def _unpacked(zip_path: Path, place: Place) -> Path:
     return folder
 
 
-async def _second(place: Place, first: Path) -> Path:
+async def _second_zip(place: Place, first: Path) -> Path:
     """Build a second zip from changed sources, and unpack it."""
     source = place.out / "source-2"
     shutil.copytree(first, source, ignore=shutil.ignore_patterns(".python_packages", "__pycache__"))
