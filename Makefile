@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit screens test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos rehearse soak test test-all test-unit screens test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -56,6 +56,9 @@ build/docs/.ready: requirements-docs.txt docs/site/package-lock.json tools/find-
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m lab.chaos $(CHAOS)
+
+rehearse: setup ## a deployment rehearsed here: the zip, Microsoft's worker core, identity, a Recreate (three minutes)
+	@$(PY) -m lab.rehearsal
 
 soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
 	@$(PY) -m lab.chaos --soak $(CHAOS)
