@@ -208,6 +208,10 @@ def azd(
     repository: Annotated[
         str | None, typer.Argument(metavar="OWNER/REPO", help="Of sign-in.")
     ] = None,
+    *,
+    environment: Annotated[
+        str, typer.Option(metavar="NAME", help="Of sign-in: the environment on GitHub.")
+    ] = github.ENVIRONMENT,
 ) -> None:
     """Prepare a deployment by azd of the project in this directory, which has its infra/.
 
@@ -230,7 +234,7 @@ def azd(
         raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
     try:
         if repository:
-            github.sign_in(repository)
+            github.sign_in(repository, environment)
         elif action == "settings":
             sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
         else:

@@ -94,9 +94,7 @@ def _roles(state: State, call: Call) -> object:
         role
         for role in state.get("roles", ())
         if role["roleName"] == call.options["--name"]
-        and any(
-            _within(call.options["--scope"], place) for place in role["assignableScopes"]
-        )
+        and any(_within(call.options["--scope"], place) for place in role["assignableScopes"])
     ]
 
 
