@@ -218,6 +218,10 @@ def azd(
         str | None,
         typer.Argument(help="FILE of package, export and restore; OWNER/REPO of sign-in."),
     ] = None,
+    *,
+    environment: Annotated[
+        str, typer.Option(metavar="NAME", help="Of sign-in: the environment on GitHub.")
+    ] = github.ENVIRONMENT,
 ) -> None:
     """Prepare a deployment by azd of the project in this directory, which has its infra/.
 
@@ -242,14 +246,14 @@ def azd(
       restore       write the rows of FILE into an empty table
     """
     try:
-        _azd(action, target)
+        _azd(action, target, environment)
     except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
         for line in f"sas: {error}".splitlines():  # commands to run are on lines of their own
             screen.complain(line)
         raise typer.Exit(NotPossibleError.exit_code) from None
 
 
-def _azd(action: str, target: str | None) -> None:
+def _azd(action: str, target: str | None, environment: str) -> None:
     if action == "package":
         zip_path = Path(target) if target else package.PACKAGE
         with screen.progress("packages for Azure") as tell:
@@ -263,7 +267,7 @@ def _azd(action: str, target: str | None) -> None:
     elif target and action != "sign-in":
         _copy(action, Path(target))
     elif target:
-        github.sign_in(target)
+        github.sign_in(target, environment)
     elif action == "settings":
         sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
     else:
