@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit screens test-infra test-sdk check lint names types contracts workflows format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos rehearse soak test test-all test-unit screens test-infra test-sdk check lint names types contracts workflows format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -63,6 +63,9 @@ build/ci/.ready build/checkov/.ready: build/%/.ready: requirements-%.txt tools/f
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m lab.chaos $(CHAOS)
 
+rehearse: setup ## a deployment rehearsed here: the zip, Microsoft's worker core, identity, a Recreate (three minutes)
+	@$(PY) -m lab.rehearsal
+
 soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
 	@$(PY) -m lab.chaos --soak $(CHAOS)
 
@@ -70,6 +73,11 @@ soak: setup ## memory and sockets of one worker over 20,000 orders with outages 
 $(VENV)/.compiled: $(VENV)/.ready
 	@$(PY) -m pytest -qq --collect-only > /dev/null || true
 	@touch $@
+
+# What is deployed, unpacked: a test of the worker needs its packages, and makes it by this.
+build/package/.ready: requirements.txt .funcignore sas/deploy/package.py $(VENV)/.ready
+	@rm -rf build/package && $(PY) -m sas.cli azd package build/package/app.zip
+	@$(PY) -m zipfile -e build/package/app.zip build/package/app && touch $@
 
 test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (six to eight minutes on two cores)
 	$(PYTEST)

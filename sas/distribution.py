@@ -18,6 +18,7 @@ _PACKAGES_OF_EXTRAS = (
     "cryptography",
     "jinja2",
     "opentelemetry",
+    "packaging",
     "pytest",
     "rich",
     "typer",

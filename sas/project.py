@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ DEPLOYMENT = (
 PAGES = ("docs/", "CHANGELOG.md", "samples/claim/claim.py", "samples/claim/test_claim.py")
 """The pages that ``sas docs`` shows, with ``infra/README.md``: also a whole saga and its tests."""
 WHEELS = {
-    "requirements.txt": "scheduler_agent_supervisor",
+    "requirements.in": "scheduler_agent_supervisor",
     "requirements-dev.txt": "scheduler_agent_supervisor_devstack",
 }
 """The wheels that a project can get, each by the requirements file that names it."""
@@ -145,14 +144,9 @@ def _wheels(directory: Path) -> dict[str, Path]:
 
 
 def _pin(requirements: Path, wheel: Path) -> None:
-    """Copy a wheel into the project, and let pip install that file and no other.
-
-    pip compares the hash of a file that is named by its URL, and then looks for this package
-    nowhere else. A hash as an option of pip would demand one of each other package too.
-    """
+    """Copy a wheel into the project, and let pip and uv look for this package nowhere else."""
     copy = requirements.parent / "wheels" / wheel.name
     copy.parent.mkdir(exist_ok=True)
     shutil.copyfile(wheel, copy)
-    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
     text = requirements.read_text(encoding="utf-8")
-    requirements.write_text(f"file:wheels/{wheel.name}#sha256={digest}\n{text}", encoding="utf-8")
+    requirements.write_text(f"./wheels/{wheel.name}\n{text}", encoding="utf-8")

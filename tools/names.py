@@ -22,8 +22,11 @@ NO_NOUNS = frozenset(
 )
 POSITIONAL_MAX = 4
 FIELDS_MAX = 3
-ANY_NUMBER = {"Group", "create_subprocess_exec", "datetime", "gather", "prctl", "print", "suppress"}
-"""Calls of other libraries that take any number of like arguments, or have a customary order."""
+ANY_NUMBER = {
+    *("Group", "az", "create_subprocess_exec", "datetime", "gather", "prctl", "print", "run"),
+    "suppress",
+}
+"""Calls that take any number of like arguments (words of a command), or have a customary order."""
 LOGS = {"debug", "error", "exception", "info", "warning"}
 HOUSES = {
     "the pattern": ("sas", "orders", "tools"),

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import application, options, screen, system
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
-from sas.deploy import derived, github
+from sas.deploy import derived, github, package
 from sas.deploy.commands import CommandFailedError
 from sas.deploy.queues import Needs
 from sas.distribution import files
@@ -39,8 +39,8 @@ def new(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Install both packages from their wheels in this directory, which are copied and "
-            "pinned by their hashes: for machines whose package index does not have them.",
+            help="Install both packages from their wheels in this directory, which are copied: for "
+            "machines whose package index does not have them.",
         ),
     ] = None,
     json: options.Json = False,
@@ -203,10 +203,20 @@ def _report(
 
 def azd(
     action: Literal[
-        "check", "preprovision", "postprovision", "owner", "postdeploy", "sign-in", "settings"
+        "check",
+        "preprovision",
+        "postprovision",
+        "owner",
+        "package",
+        "postdeploy",
+        "sign-in",
+        "settings",
+        "export",
+        "restore",
     ],
-    repository: Annotated[
-        str | None, typer.Argument(metavar="OWNER/REPO", help="Of sign-in.")
+    target: Annotated[
+        str | None,
+        typer.Argument(help="FILE of package, export and restore; OWNER/REPO of sign-in."),
     ] = None,
     *,
     environment: Annotated[
@@ -217,11 +227,14 @@ def azd(
 
     \b
       sas azd check
+      sas azd package
       sas azd sign-in OWNER/REPO
+      sas azd export FILE
 
-    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
+    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in and restore.
 
     \b
+      package       make the zip to deploy, build/app.zip if no FILE is named
       check         refuse a deployment that would fail, and change nothing
       preprovision  the same, make the resource group, and ask who gets alerts
       postprovision lock the orders, and remove rights and queues that are not given any more
@@ -229,18 +242,49 @@ def azd(
       postdeploy    print where everything is
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
+      export        write all rows of the state store into FILE (.jsonl.gz)
+      restore       write the rows of FILE into an empty table
     """
-    if (action == "sign-in") != bool(repository):
-        raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
     try:
-        if repository:
-            github.sign_in(repository, environment)
-        elif action == "settings":
-            sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
-        else:
-            deployment.HOOKS[action](os.environ)
+        _azd(action, target, environment)
     except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
-        raise NotPossibleError(str(error)) from None
+        for line in f"sas: {error}".splitlines():  # commands to run are on lines of their own
+            screen.complain(line)
+        raise typer.Exit(NotPossibleError.exit_code) from None
+
+
+def _azd(action: str, target: str | None, environment: str) -> None:
+    if action == "package":
+        zip_path = Path(target) if target else package.PACKAGE
+        with screen.progress("packages for Azure") as tell:
+            count = package.package(zip_path, tell)
+        size = zip_path.stat().st_size
+        screen.sentence(
+            f"{zip_path} has the app and {screen.count(count, 'package')}: {size / 1e6:.1f} MB"
+        )
+    elif (action in {"sign-in", "export", "restore"}) != bool(target):
+        raise UsageError("sign-in needs OWNER/REPO, export and restore need FILE, no other does")
+    elif target and action != "sign-in":
+        _copy(action, Path(target))
+    elif target:
+        github.sign_in(target, environment)
+    elif action == "settings":
+        sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
+    else:
+        deployment.HOOKS[action](os.environ)
+
+
+def _copy(action: str, file: Path) -> None:
+    """Export the table that the environment names into a file, or restore it."""
+    from sas.deploy import backup  # noqa: PLC0415  # Azure's SDK is slow to import
+
+    async def work(_: system.LiveSystem) -> int:
+        storage = system.read_storage(os.environ)
+        copy = backup.export if action == "export" else backup.restore
+        await copy(storage.endpoint, storage.table, file, screen.sentence)
+        return 0
+
+    system.run(work)
 
 
 def docs(

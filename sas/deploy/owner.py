@@ -12,10 +12,11 @@ deployment, the others after it, because they need what it has made.
 ``sas azd owner`` takes them. The hooks of azd try them too, because the person who deploys is often
 an owner. What Azure refuses there is printed as the commands that an owner runs.
 
-Why a role of our own in step 2: the extension of Service Bus asks for a queue's counts through the
-administration API. That needs Data Owner or ``Microsoft.ServiceBus/namespaces/*/read`` (MicrosoftDocs
-azure-docs pull request 128626, by the extension's developers). Receiver has a like action, on each
-queue; reports say that it does not help (Azure-Functions issue 2379, azure-sdk-for-net 28670).
+Why a role of our own in step 2: the extension of Service Bus asks its administration API for the
+counts of a queue. By identity that needs Data Owner, or a role with
+``Microsoft.ServiceBus/namespaces/*/read`` (MicrosoftDocs/azure-docs pull request 128626, of the
+extension's developers). Receiver has the same action, but on single queues, and reports say that it
+does not help (Azure/Azure-Functions issue 2379, Azure/azure-sdk-for-net issue 28670).
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ def group(env: Mapping[str, str]) -> dict[str, Any] | None:
     except CommandFailedError as error:
         if "ResourceGroupNotFound" in error.text:
             return None
+        if "AuthorizationFailed" in error.text:  # the answer also for a group that is not there
+            advice = "An owner makes the group and gives rights on it: .venv/bin/sas azd owner"
+            raise CommandFailedError(error.command, f"{error.text}\n{advice}") from None
         raise
 
 
@@ -96,10 +100,10 @@ def before(env: Mapping[str, str]) -> list[str]:
     present = group(env)
     if present is None:
         place = ("--location", env["AZURE_LOCATION"], "--tags", tag)
-        steps.take(f"Made the resource group {name}", "group", "create", "--name", name, *place)
+        steps.take(f"Made the resource group {name}", *("group", "create", "--name", name), *place)
     elif TAG not in (present.get("tags") or {}):
-        change = ("--name", name, "--set", f"tags.{tag}")
-        steps.take(f"Tagged the resource group {name}", "group", "update", *change)
+        change = ("--resource-id", group_id(env), "--operation", "Merge", "--tags", tag)
+        steps.take(f"Tagged the resource group {name}", "tag", "update", *change)
     if not env.get(GROUP):
         run("azd", "env", "set", GROUP, name)
     if not env.get(SCALER_ROLE) and (role := _scaler_role(env, steps)):
@@ -112,8 +116,20 @@ def _scaler_role(env: Mapping[str, str], steps: Steps) -> str:
     # A role's name is unique in the tenant. Resource groups of two subscriptions may be namesakes.
     name = f"orders-scaler-{group_name(env)}-{env['AZURE_SUBSCRIPTION_ID'][:8]}"
     scope = group_id(env)
-    roles = [] if steps.refused else az(
-        env, "role", "definition", "list", "--name", name, "--scope", scope, "--custom-role-only"
+    roles = (
+        []
+        if steps.refused
+        else az(
+            env,
+            "role",
+            "definition",
+            "list",
+            "--name",
+            name,
+            "--scope",
+            scope,
+            "--custom-role-only",
+        )
     )
     if roles:
         return str(roles[0]["name"])

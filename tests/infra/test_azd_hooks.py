@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from sas.cli.main import main
-from sas.deploy.azd import FORMS, parameter_variables
-from tests.infra.fake_commands import Commands
+from sas.deploy.azd import FORMS, WITHOUT_PAIR, WITHOUT_ZONES, parameter_variables
 from tests.infra.kit import ROOT
+from tests.infra.stand_ins import Cloud
+from tests.infra.stand_ins.az_resources import SUBSCRIPTION
+from tests.infra.stand_ins.in_process import call_in_process
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
+    "AZURE_LOCATION": "swedencentral",
+    "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION,
     "ORDERS_STOCK_URL": "https://stock.example",
     "ORDERS_PAYMENT_URL": "https://payment.example",
     "ORDERS_SHIPPING_URL": "https://shipping.example",
@@ -29,15 +31,18 @@ GIVEN = {
     "SAS_OPERATOR_PRINCIPAL_ID": "0f0c0f0c-0000-4000-8000-000000000001",
 }
 NEEDED = sorted(name for name in GIVEN if name.startswith("ORDERS_"))
-SIGNED_IN = {"az account show": "a-subscription"}
-NEW = {**SIGNED_IN, "az group exists": "false"}
-STANDARD = {
-    **SIGNED_IN,
-    "az group exists": "true",
-    "az servicebus namespace list": "Standard",
-}
-PREMIUM = {**STANDARD, "az servicebus namespace list": "Premium"}
-REGISTERED = {"az provider show": "Registered"}
+OURS = {"azd-env-name": "shop"}
+GROUP = {"rg-shop": {"location": "swedencentral", "tags": OURS}}
+
+
+def namespace(tier: str) -> dict[str, object]:
+    return {"group": "rg-shop", "sku": {"name": tier}, "tags": OURS, "queues": {}}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Cloud:
+    """A subscription without any resource."""
+    return Cloud(tmp_path, providers={"Microsoft.App": "NotRegistered"})
 
 
 def hook(
@@ -46,11 +51,14 @@ def hook(
     """Run a hook with these settings, and with no command but those of ``path``."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        patch.dict(os.environ, {"PATH": str(path or "/nowhere"), **settings}, clear=True),
-        patch("sys.stdin", io.StringIO()),
+        pytest.MonkeyPatch.context() as patching,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
+        if path:
+            call_in_process(path, patching)
+        patching.setattr("sys.stdin", io.StringIO())
+        patching.setattr("os.environ", {"PATH": str(path or "/nowhere"), **settings})
         code = main(["azd", name])
     return subprocess.CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
@@ -59,8 +67,8 @@ def without(name: str) -> dict[str, str]:
     return {key: value for key, value in GIVEN.items() if key != name}
 
 
-def test_it_is_content_with_every_setting_given() -> None:
-    done = hook(GIVEN)
+def test_it_is_content_with_every_setting_given(cloud: Cloud) -> None:
+    done = hook(GIVEN, cloud.path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -77,8 +85,8 @@ def test_it_refuses_an_address_of_http() -> None:
     assert "give an https address" in done.stderr
 
 
-def test_it_warns_if_no_person_receives_alerts() -> None:
-    done = hook(without("SAS_OPERATOR_MAIL"))
+def test_it_warns_if_no_person_receives_alerts(cloud: Cloud) -> None:
+    done = hook(without("SAS_OPERATOR_MAIL"), cloud.path)
     assert done.returncode == 0
     assert "WARNING: NOBODY GETS ALERTS" in done.stderr
     assert "azd env set SAS_OPERATOR_MAIL" in done.stderr
@@ -104,50 +112,100 @@ def test_it_refuses_an_operator_and_an_application_that_share_a_principal() -> N
 def test_it_refuses_to_make_a_standard_namespace_premium_and_names_the_migration(
     choice: dict[str, str], tmp_path: Path
 ) -> None:
-    commands = Commands(tmp_path, STANDARD)
+    cloud = Cloud(tmp_path, groups=GROUP, namespaces={"sb-1": namespace("Standard")})
     done = hook({**GIVEN, **choice}, tmp_path)
     assert done.returncode == 1
     assert "refuses to make it Premium in place. It is a migration" in done.stderr
     assert "az servicebus migration" in done.stderr
-    [listed] = commands.called("az servicebus namespace list")
-    assert "rg-shop" in listed
-    assert commands.called("az provider") == []
+    assert cloud.called("az provider") == []
 
 
-def test_it_refuses_to_make_a_premium_namespace_standard(tmp_path: Path) -> None:
-    Commands(tmp_path, PREMIUM)
-    done = hook(GIVEN, tmp_path)
+@pytest.mark.parametrize("command", ["check", "preprovision"])
+def test_it_refuses_to_make_a_premium_namespace_standard(command: str, tmp_path: Path) -> None:
+    Cloud(tmp_path, groups=GROUP, namespaces={"sb-1": namespace("Premium")})
+    done = hook(GIVEN, tmp_path, command)
     assert done.returncode == 1
     assert "azd env set SAS_SERVICE_BUS_SKU Premium" in done.stderr
 
 
-@pytest.mark.parametrize("answers", [NEW, STANDARD])
-def test_it_lets_a_standard_namespace_be_made_and_stay(
-    answers: dict[str, str], tmp_path: Path
-) -> None:
-    Commands(tmp_path, {**answers})
-    done = hook(GIVEN, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_namespace_of_another_project_in_the_group_does_not_matter(tmp_path: Path) -> None:
+    other = {**namespace("Premium"), "tags": None}
+    Cloud(tmp_path, groups=GROUP, namespaces={"sb-1": namespace("Standard"), "sb-2": other})
+    assert hook(GIVEN, tmp_path, "check").returncode == 0
 
 
-def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(tmp_path: Path) -> None:
-    answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
-    commands = Commands(tmp_path, {**answers})
-    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true", "AZURE_SUBSCRIPTION_ID": "s-1"}, tmp_path)
+def test_it_reads_the_resource_group_that_azd_was_given(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, groups={"orders": {"tags": None}}, namespaces={})
+    assert hook({**GIVEN, "AZURE_RESOURCE_GROUP": "orders"}, tmp_path).returncode == 0
+    assert {call.options["--name"] for call in cloud.called("az group show")} == {"orders"}
+    assert cloud.state["groups"]["orders"]["tags"] == OURS
+
+
+def test_it_refuses_the_resource_group_of_another_environment(tmp_path: Path) -> None:
+    Cloud(tmp_path, groups={"rg-shop": {"tags": {"azd-env-name": "staging"}}})
+    done = hook(GIVEN, tmp_path, "check")
+    assert done.returncode == 1
+    assert "rg-shop belongs to the azd environment staging" in done.stderr
+
+
+def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(cloud: Cloud) -> None:
+    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, cloud.path)
     assert done.returncode == 0, done.stderr
     assert "Registering the resource provider Microsoft.App" in done.stderr
-    [call] = commands.called("az provider register --namespace Microsoft.App --wait")
-    assert call[-4:] == ["--subscription", "s-1", "--output", "tsv"]
+    assert cloud.state["providers"] == {"Microsoft.App": "Registered"}
+    [call] = cloud.called("az provider register")
+    assert call.options["--subscription"] == SUBSCRIPTION
 
 
-@pytest.mark.parametrize("answers", [{}, {"az account show": None}])
-def test_it_does_not_guess_about_premium_without_a_signed_in_az(
-    answers: dict[str, str | None], tmp_path: Path
-) -> None:
-    Commands(tmp_path, answers)
-    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path)
+def test_it_does_not_guess_without_a_signed_in_az(tmp_path: Path) -> None:
+    done = hook(GIVEN)
+    assert done.returncode == 1
+    assert "az was not found on PATH: install it" in done.stderr
+
+    Cloud(tmp_path, signed_out=True)
+    done = hook(GIVEN, tmp_path)
     assert done.returncode == 1
     assert "az login" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"])
+def test_it_asks_for_the_place_which_azd_would_ask_for_too_late(name: str) -> None:
+    done = hook(without(name))
+    assert done.returncode == 1
+    assert f"azd env set {name} ..." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("region", "replication", "advice"),
+    [
+        ("westus", "", "azd env set SAS_STATE_REPLICATION Standard_GRS"),
+        ("ukwest", "Standard_GZRS", "or deploy to uksouth"),
+        ("spaincentral", "Standard_RAGRS", "azd env set SAS_STATE_REPLICATION Standard_ZRS"),
+    ],
+)
+def test_it_refuses_a_replication_that_the_region_does_not_have(
+    region: str, replication: str, advice: str
+) -> None:
+    done = hook({**GIVEN, "AZURE_LOCATION": region, "SAS_STATE_REPLICATION": replication})
+    assert done.returncode == 1
+    assert f"{region} has no {replication or 'Standard_ZRS'}" in done.stderr
+    assert advice in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("region", "replication"), [("westus", "Standard_GRS"), ("italynorth", "Standard_ZRS")]
+)
+def test_it_takes_a_replication_that_the_region_has(
+    region: str, replication: str, cloud: Cloud
+) -> None:
+    settings = {**GIVEN, "AZURE_LOCATION": region, "SAS_STATE_REPLICATION": replication}
+    assert hook(settings, cloud.path).returncode == 0
+
+
+def test_regions_of_the_checks_are_regions_of_the_template() -> None:
+    bicep = (ROOT / "infra" / "main.bicep").read_text()
+    for region in (*WITHOUT_ZONES, *WITHOUT_ZONES.values(), *WITHOUT_PAIR):
+        assert f"'{region}'" in bicep, region
 
 
 def test_the_last_hook_says_where_everything_is() -> None:
@@ -232,8 +290,8 @@ def test_it_refuses_what_azure_would_refuse_and_says_what_to_give(
         ("SAS_STATE_REPLICATION", "Standard_GZRS"),
     ],
 )
-def test_it_takes_what_azure_takes(name: str, value: str) -> None:
-    done = hook({**GIVEN, name: value}, name="check")
+def test_it_takes_what_azure_takes(name: str, value: str, cloud: Cloud) -> None:
+    done = hook({**GIVEN, name: value}, cloud.path, "check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -244,7 +302,7 @@ def test_every_variable_of_ours_has_a_form() -> None:
         name for name in parameter_variables() if name.startswith("SAS_") and name not in business
     }
     others = {name for name in ours if "PRINCIPAL_" in name and not name.endswith("_TYPE")}
-    assert ours - others - {"SAS_OPERATOR_MAIL"} == set(FORMS)
+    assert ours - others - {"SAS_OPERATOR_MAIL"} <= set(FORMS)
 
 
 def test_forms_and_the_template_allow_the_same_words() -> None:
@@ -260,15 +318,15 @@ def test_forms_and_the_template_allow_the_same_words() -> None:
         assert all(word in FORMS[name][1] for word in allowed)
 
 
-def test_a_check_changes_nothing_and_refuses_another_tier(tmp_path: Path) -> None:
-    answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
-    commands = Commands(tmp_path, {**answers, "azd env set": ""})
-    done = hook({**without("SAS_OPERATOR_MAIL"), "SAS_VNET_ENABLED": "true"}, tmp_path, "check")
+def test_a_check_changes_nothing(cloud: Cloud) -> None:
+    settings = {**without("SAS_OPERATOR_MAIL"), "SAS_VNET_ENABLED": "true"}
+    done = hook(settings, cloud.path, "check")
     assert (done.returncode, done.stderr) == (0, "")
-    reads = (["az", "account", "show"], ["az", "group", "exists"])
-    assert [call[:3] for call in commands.called()] == list(reads)
+    assert [call.words[:3] for call in cloud.called("az ")] == [["az", "group", "show"]]
+    assert cloud.called("azd env set") == []
 
-    Commands(tmp_path, PREMIUM)
-    done = hook(GIVEN, tmp_path, "check")
-    assert done.returncode == 1
-    assert "azd env set SAS_SERVICE_BUS_SKU Premium" in done.stderr
+
+def test_a_person_may_run_the_check_outside_of_a_hook(tmp_path: Path) -> None:
+    Cloud(tmp_path, azd={**GIVEN, "SAS_VNET_ENABLED": "yes"})
+    assert "SAS_VNET_ENABLED=yes" in hook({}, tmp_path, "check").stderr
+    assert hook({"SAS_VNET_ENABLED": "true"}, tmp_path, "check").returncode == 0

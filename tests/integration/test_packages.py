@@ -139,7 +139,7 @@ def test_what_is_deployed_has_the_extras_of_the_function_app() -> None:
     for name in ("functions", "telemetry"):
         for needed in extras[name]:
             assert f"\n{re.split('[<>=]', needed)[0]}==" in f"\n{pinned}"
-    requirements = (ROOT / "template" / "requirements.txt").read_text(encoding="utf-8")
+    requirements = (ROOT / "template" / "requirements.in").read_text(encoding="utf-8")
     assert "scheduler-agent-supervisor[functions,telemetry]==" in requirements
 
 

@@ -84,7 +84,7 @@ def test_what_deploys_it_is_added_on_demand_and_is_that_of_this_repository(
 
 
 def test_its_requirements_name_the_version_that_wrote_it(project: Path) -> None:
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in ("requirements.in", "requirements-dev.txt"):
         versions = re.findall(
             r"^scheduler-agent.*==(.*)$", (project / name).read_text(), re.MULTILINE
         )
@@ -395,19 +395,10 @@ def test_pip_installs_just_the_wheels_that_the_project_was_given(
     names = [f"{package}-{version()}-py3-none-any.whl" for package in WHEELS.values()]
     assert sorted(path.name for path in (project / "wheels").iterdir()) == sorted(names)
 
-    def install() -> subprocess.CompletedProcess[str]:
-        return pip(project, "-r", "requirements.txt")
-
-    installed = f"Would install scheduler-agent-supervisor-{version()}"
     write_wheel(project / "wheels", "scheduler_agent_supervisor", "99.0")
-    ran = install()
-    assert installed in ran.stdout, ran.stderr
-    (project / "wheels" / names[0]).write_bytes(b"another file")
-    ran = install()
-    assert ran.returncode != 0
-    assert "DO NOT MATCH THE HASHES" in ran.stderr
-    [line] = re.findall("^file:.*$", (project / "requirements-dev.txt").read_text(), re.MULTILINE)
-    assert line.startswith(f"file:wheels/{names[1]}#sha256=")
+    ran = pip(project, "-r", "requirements.txt")
+    assert f"Would install scheduler-agent-supervisor-{version()}" in ran.stdout, ran.stderr
+    assert f"./wheels/{names[1]}\n" in (project / "requirements-dev.txt").read_text()
 
 
 def test_where_pip_finds_no_package_the_option_for_wheels_is_named(
@@ -415,7 +406,7 @@ def test_where_pip_finds_no_package_the_option_for_wheels_is_named(
 ) -> None:
     """The pip is ours: to install one into the .venv takes seconds."""
     monkeypatch.setenv("PYTHONPATH", sysconfig.get_path("purelib"))
-    (project / "requirements-dev.txt").write_text("--no-index\nscheduler-agent-supervisor==0\n")
+    (project / "requirements.in").write_text("--no-index\nscheduler-agent-supervisor==0\n")
     quick = 'case "$*" in "-m venv "*) set -- "$@" --without-pip; esac'
     python = program(tmp_path / "python", quick, f'exec {sys.executable} "$@"')
     ran = make(project, "setup", f"PYTHON={python}")

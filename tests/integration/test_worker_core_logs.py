@@ -1,26 +1,30 @@
-"""What one order costs in log records and telemetry, under Microsoft's own worker core."""
+"""What one order costs in log records and telemetry, under Microsoft's own worker core.
+
+The worker is a process that sees the packages of requirements.txt, as they are deployed, and none
+of the development environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import os
+import subprocess
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.functions import metadata
-from devstack.tests.integration.test_host_worker_core import packed
+from devstack.tests import worker_core
+from devstack.tests.worker_core import packed
 from tests.functions_rig import ROOT, SHOP, Rig, own_app, rig
+from tests.ingestion import ingesting
 
 ORDERS = 10
 RECORDS_AN_ORDER_MAX = 1
@@ -32,46 +36,10 @@ METRIC_BYTES_MAX = 1_000
 FUNCTIONS = {
     "orders": "submission",
     "scheduler": "scheduler",
-    "agent-replies": "replies",
     "agent-inventory": "agent_inventory",
     "agent-payment": "agent_payment",
     "agent-shipping": "agent_shipping",
 }
-
-
-@dataclass
-class Ingestion:
-    """Stands for Application Insights: takes telemetry and keeps it."""
-
-    endpoint: str = ""
-    sizes: Counter[str] = field(default_factory=Counter)
-    items: Counter[str] = field(default_factory=Counter)
-
-    async def track(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        envelopes = json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-        for envelope in envelopes:
-            kind = envelope["data"]["baseType"]
-            self.items[kind] += 1
-            self.sizes[kind] += len(json.dumps(envelope))
-        count = len(envelopes)
-        return web.json_response({"itemsReceived": count, "itemsAccepted": count, "errors": []})
-
-
-@asynccontextmanager
-async def ingesting() -> AsyncIterator[Ingestion]:
-    ingestion = Ingestion()
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_route("*", "/{path:.*}", ingestion.track)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    ingestion.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    try:
-        yield ingestion
-    finally:
-        await runner.cleanup()
 
 
 @dataclass
@@ -80,11 +48,13 @@ class Worker:
 
     process: asyncio.subprocess.Process
 
-    async def answer(self, work: object | None = None) -> dict[str, Any]:
+    async def answer(self, work: object) -> dict[str, Any]:
         assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(work).encode() + b"\n")
+        return await self._line()
+
+    async def _line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        if work is not None:
-            self.process.stdin.write(json.dumps(work).encode() + b"\n")
         line = await asyncio.wait_for(self.process.stdout.readline(), 120)
         reply: dict[str, Any] = json.loads(line)
         return reply
@@ -92,25 +62,43 @@ class Worker:
     async def end(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        reply = await self.answer()
+        reply = await self._line()
         await asyncio.wait_for(self.process.wait(), 60)
         return reply
 
 
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """Return the folder with the packages that are deployed; make builds it if need be."""
+    pytest.importorskip("azure_functions_runtime")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    subprocess.run(
+        ["make", "build/package/.ready"],  # noqa: S607  # the make that runs the tests
+        cwd=ROOT,
+        env=environment,
+        check=True,
+    )
+    return ROOT / "build" / "package" / "app" / ".python_packages" / "lib" / "site-packages"
+
+
 @asynccontextmanager
-async def worker(folder: Path, settings: dict[str, str]) -> AsyncIterator[Worker]:
+async def worker(folder: Path, packages: Path, settings: dict[str, str]) -> AsyncIterator[Worker]:
+    app_dir = own_app(folder)
+    for name in ("sas", "tests"):
+        (app_dir / name).symlink_to(ROOT / name)
     names = json.loads((ROOT / "local.settings.json").read_text())["Values"]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.integration.worker_core_app", str(own_app(folder))),
-        cwd=ROOT,
-        env={**os.environ, **names, **settings},
+        *(sys.executable, "-I", "-S", str(worker_core.__file__), str(app_dir), str(packages)),
+        env={},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=64 * 1024 * 1024,
     )
     try:
         core = Worker(process)
-        assert set(FUNCTIONS.values()) <= set((await core.answer())["indexed"])
+        index = await core.answer(names | settings)
+        assert set(FUNCTIONS.values()) <= set(index["indexed"]), index
+        assert index["capabilities"].get("WorkerOpenTelemetryEnabled") == "true"
         yield core
     finally:
         if process.returncode is None:
@@ -129,17 +117,17 @@ async def work_off(running: Rig, client: ServiceBusClient, core: Worker) -> None
                 for message in await receivers[queue].receive_messages(50, max_wait_time=60):
                     datum, properties = metadata.single(message, binary=True)
                     packed_properties = {key: packed(value) for key, value in properties.items()}
-                    work = {"function": name, "datum": packed(datum), "metadata": packed_properties}
-                    assert await core.answer(work) == {"status": "Success"}
+                    work = {"id": 0, "function": name, "datum": packed(datum)}
+                    answer = await core.answer(work | {"metadata": packed_properties})
+                    assert answer["status"] == "Success", answer
                     await receivers[queue].complete_message(message)
                     moved = True
     await asyncio.gather(*(receiver.close() for receiver in receivers.values()))
 
 
 async def test_an_order_makes_few_records_and_few_bytes_under_the_real_worker(
-    tmp_path: Path,
+    tmp_path: Path, packages: Path
 ) -> None:
-    pytest.importorskip("azure_functions_runtime")
     async with rig() as running, ingesting() as ingestion:
         key = "00000000-0000-0000-0000-000000000001"
         settings = {
@@ -151,7 +139,7 @@ async def test_an_order_makes_few_records_and_few_bytes_under_the_real_worker(
                 f"InstrumentationKey={key};IngestionEndpoint={ingestion.endpoint}"
             ),
         }
-        async with worker(tmp_path / "app", settings) as core:
+        async with worker(tmp_path / "app", packages, settings) as core:
             for number in range(ORDERS):
                 await running.submit(f"L-{number}")
             await work_off(running, running.client, core)
@@ -161,7 +149,6 @@ async def test_an_order_makes_few_records_and_few_bytes_under_the_real_worker(
     records = [f"{name} {text}" for name, text in report["records"]]
     theirs = [record for record in records if record.startswith("azure")]
     size = sum(len(record.encode()) for record in records)
-    assert report["capabilities"].get("WorkerOpenTelemetryEnabled") == "true"
     assert theirs == []
     assert len(records) <= RECORDS_AN_ORDER_MAX * ORDERS, records
     assert size <= LOG_BYTES_AN_ORDER_MAX * ORDERS

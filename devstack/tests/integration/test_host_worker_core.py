@@ -30,6 +30,7 @@ from devstack.functions.invocation import Invoker
 from devstack.functions.settings import Settings
 from devstack.servicebus import Broker
 from devstack.tests.stack_kit import ROOT
+from devstack.tests.worker_core import packed
 
 APP = """
 import datetime, json, typing
@@ -211,26 +212,6 @@ async def other_cases() -> list[Case]:
 
 def case(name: str, datum: Datum, trigger_metadata: Mapping[str, Datum]) -> Case:
     return {"function": name, "datum": datum, "metadata": trigger_metadata}
-
-
-def packed(datum: Any) -> Any:
-    """A datum as JSON, for the other process."""
-    value = datum.value
-    if datum.type == "http":
-        value = {name: packed_part(part) for name, part in value.items()}
-    elif datum.type.startswith("collection_"):
-        [[attribute, items]] = vars(value).items()
-        encode = bytes.hex if attribute == "bytes" else lambda item: item
-        value = {attribute: [encode(item) for item in items]}
-    elif datum.type == "bytes":
-        value = value.hex()
-    return {"type": datum.type, "value": value}
-
-
-def packed_part(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: packed(datum) for name, datum in part.items()}
-    return packed(part)
 
 
 # ---------------------------------------------------------------- the two ways to run them

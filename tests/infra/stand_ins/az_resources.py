@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.infra.stand_ins import Call, Refused, Rules, State
 
 SUBSCRIPTION = "5ab5c41f-0000-4000-8000-000000000000"
 AUTHORIZATION = "providers/Microsoft.Authorization"
+KINDS = ("active", "deadLetter", "scheduled", "transfer", "transferDeadLetter")
+"""Of the messages that a queue counts."""
 
 
 def group_id(name: str) -> str:
@@ -38,17 +40,20 @@ def assignment(scope: str, principal: str, role: str, description: str | None) -
     }
 
 
-def queue(name: str, *, accessed: str = "0001-01-01T00:00:00", **counts: int) -> dict[str, Any]:
+def queue(
+    name: str, counts: Mapping[str, int] | None = None, *, accessed: str = "0001-01-01T00:00:00"
+) -> dict[str, Any]:
     """Return a queue as ``servicebus/aaz/latest/servicebus/queue/_list.py`` prints it.
 
     ``accessedAt`` of a queue that nobody used is in the year 1 (Get-AzServiceBusQueue, example 1).
     """
-    kinds = ("active", "deadLetter", "scheduled", "transfer", "transferDeadLetter")
+    numbers = {kind: (counts or {}).get(kind, 0) for kind in KINDS}
     return {
         "name": name,
         "accessedAt": accessed,
-        "messageCount": sum(counts.values()),
-        "countDetails": {f"{kind}MessageCount": counts.get(kind, 0) for kind in kinds},
+        "forwardDeadLetteredMessagesTo": "dead-letters",
+        "messageCount": sum(numbers.values()),
+        "countDetails": {f"{kind}MessageCount": number for kind, number in numbers.items()},
     }
 
 
@@ -64,6 +69,7 @@ def _allowed(state: State, action: str, scope: str) -> None:
 
 def _group_show(state: State, call: Call) -> object:
     name = call.options["--name"]
+    _allowed(state, "Microsoft.Resources/subscriptions/resourceGroups/read", group_id(name))
     if name not in state.get("groups", {}):
         raise Refused(
             f"(ResourceGroupNotFound) Resource group '{name}' could not be found.\n"
@@ -80,12 +86,12 @@ def _group_create(state: State, call: Call) -> object:
     return _group_show(state, call)
 
 
-def _group_update(state: State, call: Call) -> object:
-    """``--set tags.NAME=VALUE`` makes the tags if there are none (azure/cli/core/commands/arm.py)."""
-    path, _, value = call.options["--set"].partition("=")
-    group = state["groups"][call.options["--name"]]
-    group["tags"] = {**(group.get("tags") or {}), path.removeprefix("tags."): value}
-    return _group_show(state, call)
+def _tag_update(state: State, call: Call) -> object:
+    """``resource/_help.py``, tag update: Merge keeps the other tags."""
+    name, _, value = call.options["--tags"].partition("=")
+    group = state["groups"][call.options["--resource-id"].rpartition("/")[2]]
+    group["tags"] = {**(group.get("tags") or {}), name: value}
+    return group
 
 
 def _roles(state: State, call: Call) -> object:
@@ -197,7 +203,7 @@ def _locked(call: Call) -> str:
 
 
 def _locks(state: State, call: Call) -> object:
-    """``resource/_help.py``, lock list: "Includes locks in the associated group and subscription"."""
+    """``resource/_help.py``: "Includes locks in the associated group and subscription"."""
     scope = _locked(call)
     return [lock for lock in state.get("locks", ()) if _within(scope, lock["scope"])]
 
@@ -267,7 +273,7 @@ RULES: Rules = {
     for words, rule in {
         "group show": _group_show,
         "group create": _group_create,
-        "group update": _group_update,
+        "tag update": _tag_update,
         "role definition list": _roles,
         "role definition create": _role_create,
         "role assignment list": _assignments,

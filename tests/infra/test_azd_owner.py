@@ -1,0 +1,179 @@
+"""What only an owner of the resource group may do: the verb, and the hooks that try it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sas.deploy.owner import LOCK, SCALER_ACTION, SECRETS_OFFICER, SECRETS_USER
+from tests.infra.kit import ROOT
+from tests.infra.stand_ins import Cloud
+from tests.infra.stand_ins.az_resources import SUBSCRIPTION, assignment, group_id
+from tests.infra.test_azd_hooks import GIVEN, GROUP, hook
+
+FUNCTIONS = "0f0c0f0c-0000-4000-8000-00000000000f"
+OPERATOR = GIVEN["SAS_OPERATOR_PRINCIPAL_ID"]
+OUTPUTS = {
+    "AZURE_RESOURCE_GROUP": "rg-shop",
+    "SAS_KEY_VAULT_NAME": "kv-1",
+    "SAS_IDENTITY_PRINCIPAL_ID": FUNCTIONS,
+    "SAS_TABLES__endpoint": "https://stshop.table.core.windows.net/",
+}
+VAULT = group_id("rg-shop") + "/providers/Microsoft.KeyVault/vaults/kv-1"
+ACCOUNT = group_id("rg-shop") + "/providers/Microsoft.Storage/storageAccounts/stshop"
+OF_OWNERS = (
+    "Microsoft.Resources/subscriptions/resourceGroups/write",
+    "Microsoft.Authorization/roleDefinitions/write",
+    "Microsoft.Authorization/locks/write",
+    *(
+        f"Microsoft.Authorization/roleAssignments/write {r}"
+        for r in (SECRETS_USER, SECRETS_OFFICER)
+    ),
+)
+"""What a deploying identity may not: it has Contributor on the group, and grants few roles."""
+
+
+def of_vault(cloud: Cloud) -> set[tuple[str, str]]:
+    """Return who has which role on the vault."""
+    return {
+        (each["principalId"], each["roleDefinitionId"].rpartition("/")[2])
+        for each in cloud.state["assignments"]
+        if each["scope"] == VAULT
+    }
+
+
+def test_an_owner_makes_the_group_and_the_role_of_the_scaler_before_the_deployment(
+    tmp_path: Path,
+) -> None:
+    cloud = Cloud(tmp_path)
+    done = hook(GIVEN, tmp_path, "owner")
+    assert done.returncode == 0, done.stderr
+    assert cloud.state["groups"] == GROUP
+    [role] = cloud.state["roles"]
+    assert role["permissions"] == [{"actions": [SCALER_ACTION]}]
+    assert role["assignableScopes"] == [group_id("rg-shop")]
+    assert role["roleName"] == f"orders-scaler-rg-shop-{SUBSCRIPTION[:8]}"
+    assert cloud.state["azd"] == {
+        "AZURE_RESOURCE_GROUP": "rg-shop",
+        "SAS_SCALER_ROLE_ID": role["name"],
+    }
+    assert "Made the resource group rg-shop" in done.stdout
+    assert "Run this again after `azd provision`" in done.stdout
+
+
+def test_an_owner_gives_the_secrets_and_locks_the_orders_after_it(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, groups=GROUP, azd={**GIVEN, **OUTPUTS, "SAS_SCALER_ROLE_ID": OPERATOR})
+    done = hook({}, tmp_path, "owner")
+    assert done.returncode == 0, done.stderr
+    assert of_vault(cloud) == {(FUNCTIONS, SECRETS_USER), (OPERATOR, SECRETS_OFFICER)}
+    assert cloud.state["locks"] == [{"name": LOCK, "level": "CanNotDelete", "scope": ACCOUNT}]
+
+
+def test_a_second_run_changes_nothing_and_says_nothing(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, azd={**GIVEN, **OUTPUTS})
+    assert hook({}, tmp_path, "owner").returncode == 0
+    before = cloud.state
+    done = hook({}, tmp_path, "owner")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    after = cloud.state
+    assert {**after, "calls": []} == {**before, "calls": []}
+
+
+def test_the_role_of_a_group_that_was_taken_down_is_used_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    hook(GIVEN, tmp_path, "owner")
+    [role] = cloud.state["roles"]
+    cloud = Cloud(tmp_path, roles=[role])
+    assert hook(GIVEN, tmp_path, "owner").returncode == 0
+    assert cloud.state["roles"] == [role]
+    assert cloud.state["azd"]["SAS_SCALER_ROLE_ID"] == role["name"]
+
+
+def test_a_former_operator_loses_the_vault_and_a_person_with_a_right_of_their_own_keeps_it(
+    tmp_path: Path,
+) -> None:
+    mine = assignment(VAULT, "another-person", SECRETS_OFFICER, "Given in the portal.")
+    cloud = Cloud(tmp_path, groups=GROUP, assignments=[mine], azd={**GIVEN, **OUTPUTS})
+    hook({"SAS_OPERATOR_PRINCIPAL_ID": "former"}, tmp_path, "owner")
+    assert ("former", SECRETS_OFFICER) in of_vault(cloud)
+    assert hook({}, tmp_path, "owner").returncode == 0
+    assert of_vault(cloud) == {
+        (FUNCTIONS, SECRETS_USER),
+        (OPERATOR, SECRETS_OFFICER),
+        ("another-person", SECRETS_OFFICER),
+    }
+
+
+def test_without_a_group_that_azure_refuses_nothing_is_deployed_and_an_owner_gets_the_commands(
+    tmp_path: Path,
+) -> None:
+    cloud = Cloud(tmp_path, forbidden=OF_OWNERS)
+    done = hook(GIVEN, tmp_path)
+    assert done.returncode == 1
+    assert "There is no resource group rg-shop" in done.stderr
+    assert "or: .venv/bin/sas azd owner" in done.stderr
+    commands = [line.strip() for line in done.stderr.splitlines() if line.startswith("    az ")]
+    assert len(commands) == 2
+    assert "roles" not in cloud.state
+
+    # They are the commands that the verb runs for an owner, word by word.
+    owner = Cloud(tmp_path, azd=GIVEN)
+    hook({}, tmp_path, "owner")
+    ran = [shlex.join(call.words).removesuffix(" --output json") for call in owner.called("az")]
+    assert [command for command in ran if " create " in command] == commands
+
+
+def test_who_may_not_read_the_group_is_sent_to_an_owner(tmp_path: Path) -> None:
+    Cloud(tmp_path, forbidden=["Microsoft.Resources/subscriptions/resourceGroups/read"])
+    done = hook(GIVEN, tmp_path, "check")
+    assert done.returncode == 1
+    assert "An owner makes the group" in done.stderr
+
+
+def test_roles_that_read_secrets_are_in_the_list_of_roles() -> None:
+    roles = json.loads((ROOT / "infra" / "roles.json").read_text())
+    assert roles["keyVaultSecretsUser"]["id"] == SECRETS_USER
+    assert roles["keyVaultSecretsOfficer"]["id"] == SECRETS_OFFICER
+
+
+def test_a_deployment_without_the_role_of_the_scaler_goes_on(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, groups=GROUP, forbidden=OF_OWNERS)
+    done = hook(GIVEN, tmp_path)
+    assert done.returncode == 0
+    assert "An owner of the resource group runs\n    az role definition create" in done.stderr
+    assert "SAS_SCALER_ROLE_ID" not in cloud.state["azd"]
+
+
+def test_the_hook_after_provisioning_takes_the_steps_of_an_owner_or_hands_them_over(
+    tmp_path: Path,
+) -> None:
+    cloud = Cloud(tmp_path, groups=GROUP)
+    assert hook({**GIVEN, **OUTPUTS}, tmp_path, "postprovision").returncode == 0
+    assert len(of_vault(cloud)) == 2
+    assert len(cloud.state["locks"]) == 1
+
+    cloud = Cloud(tmp_path, groups=GROUP, forbidden=OF_OWNERS)
+    done = hook({**GIVEN, **OUTPUTS}, tmp_path, "postprovision")
+    assert done.returncode == 0
+    handed = [line.split()[1:4] for line in done.stderr.splitlines() if line.startswith("    az ")]
+    assert handed == [["role", "assignment", "create"]] * 2 + [["lock", "create", "--name"]]
+    assert not {"assignments", "locks"} & cloud.state.keys()
+
+
+@pytest.mark.parametrize("lacking", ["SAS_KEY_VAULT_NAME", "SAS_OPERATOR_PRINCIPAL_ID"])
+def test_an_environment_without_a_vault_or_operators_needs_fewer_steps(
+    lacking: str, tmp_path: Path
+) -> None:
+    cloud = Cloud(tmp_path, groups=GROUP, assignments=[])
+    assert hook({**GIVEN, **OUTPUTS, lacking: ""}, tmp_path, "postprovision").returncode == 0
+    assert len(of_vault(cloud)) == (0 if lacking == "SAS_KEY_VAULT_NAME" else 1)
+
+
+def test_a_lock_of_the_group_is_enough(tmp_path: Path) -> None:
+    lock = {"name": "all", "level": "CanNotDelete", "scope": group_id("rg-shop")}
+    cloud = Cloud(tmp_path, groups=GROUP, locks=[lock])
+    assert hook({**GIVEN, **OUTPUTS}, tmp_path, "postprovision").returncode == 0
+    assert cloud.state["locks"] == [lock]
