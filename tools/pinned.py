@@ -41,7 +41,7 @@ def problem(repository: str, tag: str, commit: str) -> str:
     path = f"repos/{repository}/commits/refs/tags/{tag}"
     try:
         # This call follows a tag to its commit, also an annotated one (zizmorcore/zizmor 972).
-        actual = run(*("gh", "api", path, "--jq", ".sha"))
+        actual = run("gh", "api", path, "--jq", ".sha")
     except CommandFailedError as error:
         if "No commit found" in error.text:
             return f"{repository} has no tag {tag}: pin a version that was released"
