@@ -215,7 +215,7 @@ async def test_an_outage_is_one_cause_and_needs_no_act() -> None:
 async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with_all() -> None:
     night = on_call(CHAIN)
     bad = kit(CHAIN, instance="bad", beside=night.system)
-    bad.submitter.handle = broken  # type: ignore[method-assign]
+    bad.submitter.handle = broken  # type: ignore[method-assign, assignment]
     await night.submit(*THREE)
     await night.passes(3, bad)
     problem = await night.problem()
