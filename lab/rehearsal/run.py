@@ -106,7 +106,7 @@ class Cloud:
     def environment(self) -> dict[str, str]:
         """Return the environment of a worker: what Azure adds, and what this machine needs."""
         here = {
-            "SSL_CERT_FILE": str(self.place.files.authority),
+            "SSL_CERT_FILE": str(self.place.files.certificate),
             # It would look for Azure's own endpoints, and this machine reaches none of them.
             "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
         }
@@ -297,12 +297,12 @@ async def _package(project: Path, zip_path: Path) -> str:
 
 
 def _unpacked(zip_path: Path, place: Place) -> Path:
-    """Unpack a zip into an empty folder; let it trust the authority of this rehearsal."""
+    """Unpack a zip into an empty folder; let it trust the certificate of this rehearsal."""
     folder = zip_path.with_suffix("")
     with ZipFile(zip_path) as archive:
         archive.extractall(folder)
     with (folder / PACKAGES / "certifi" / "cacert.pem").open("ab") as authorities:
-        authorities.write(place.files.authority.read_bytes())
+        authorities.write(place.files.certificate.read_bytes())
     return folder
 
 
