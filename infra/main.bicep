@@ -159,6 +159,11 @@ param operatorWebhooks string = ''
 @minValue(1)
 param queueDepthMax int = 1000
 
+@description('Minutes that the oldest message of a queue of orders may wait before an alert.')
+@minValue(1)
+@maxValue(1440)
+param ordersWaitingMinutesMax int = 10
+
 @description('Minutes that a due row may be overdue before an alert.')
 @minValue(1)
 @maxValue(1440)
@@ -388,6 +393,7 @@ module alerts 'operations/alerts.bicep' = {
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
     queueDepthMax: queueDepthMax
+    ordersWaitingMinutesMax: ordersWaitingMinutesMax
     overdueMinutesMax: overdueMinutesMax
     purgeLagHoursMax: purgeLagHoursMax
     monthlyBudget: monthlyBudget

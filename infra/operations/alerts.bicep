@@ -22,6 +22,7 @@ param responseQueues array
 param ownOrdersQueues array
 
 param queueDepthMax int
+param ordersWaitingMinutesMax int
 param overdueMinutesMax int
 param purgeLagHoursMax int
 
@@ -143,6 +144,14 @@ var logRules = [
     severity: 1
     query: loadTextContent('../kql/alert-orders-failed.kql')
     result: { column: 'Orders', operator: 'GreaterThan', threshold: 0 }
+    times: { every: 'PT5M', window: 'PT15M' }
+  }
+  {
+    name: 'orders-waiting'
+    description: 'The oldest message of a queue of orders waits too long: the functions that take orders sleep, fail or do not keep up.'
+    severity: 1
+    query: loadTextContent('../kql/alert-orders-waiting.kql')
+    result: { column: 'OldestMinutes', operator: 'GreaterThan', threshold: ordersWaitingMinutesMax }
     times: { every: 'PT5M', window: 'PT15M' }
   }
   {

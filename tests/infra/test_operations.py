@@ -24,6 +24,7 @@ WANTED = {
     "breaker-open",
     "orders-rejected",
     "operators-reminded",
+    "orders-waiting",
     "queue-depth",
     "logs-cut",
     "purge-late",
@@ -31,6 +32,7 @@ WANTED = {
 TWINS = {
     "orders-failed": "operator-alerts-waiting",  # each failed order is an alert on that queue
     "breaker-open": "operator-alerts-waiting",  # and each open breaker
+    "orders-waiting": "queue-depth",
     "due-row-old": "queue-depth",
     "supervisor-silent": "state-store-idle",
     "functions-failing": "dead-letters",
