@@ -282,18 +282,18 @@ EDGE = (
         tests=(_APP,),
     ),
     Mutant(
-        name="replies go to the handler of wakes",
-        path=_FUNCTIONS,
-        old="lambda app: app.scheduler.handle_reply)",
-        new="lambda app: app.scheduler.handle)",
-        tests=(_APP,),
-    ),
-    Mutant(
         name="a message of the urgent lane is put back on the ordinary one",
         path=_FUNCTIONS,
         old="                queue=queue_named(queue, self.application().context.queues),\n",
         new='                queue=queue_named(queue.removesuffix("-urgent"), '
         "self.application().context.queues),\n",
         tests=(_APP,),
+    ),
+    Mutant(
+        name="a message that fails is never poison",
+        path="sas/engine/receiver.py",
+        old="failures = _number(delivery, FAILURES) + 1",
+        new="failures = 1",
+        tests=("tests/unit/test_receiver.py",),
     ),
 )

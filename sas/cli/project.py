@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import application, options, screen, system
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github, package
@@ -213,11 +213,19 @@ def azd(
         "smoke",
         "sign-in",
         "settings",
+        "export",
+        "restore",
     ],
     target: Annotated[
         str | None,
-        typer.Argument(help="FILE of package, deploy and smoke; OWNER/REPO of sign-in."),
+        typer.Argument(
+            help="FILE of package, deploy, smoke, export and restore; OWNER/REPO of sign-in."
+        ),
     ] = None,
+    *,
+    environment: Annotated[
+        str, typer.Option(metavar="NAME", help="Of sign-in: the environment on GitHub.")
+    ] = github.ENVIRONMENT,
 ) -> None:
     """Deploy the project in this directory, which has its infra/, with azd.
 
@@ -225,8 +233,9 @@ def azd(
       azd up                                    (provisions only)
       sas azd package && sas azd deploy build/app.zip
       sas azd sign-in OWNER/REPO
+      sas azd export FILE
 
-    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
+    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in and restore.
 
     \b
       check         refuse a deployment that would fail, and change nothing
@@ -238,6 +247,8 @@ def azd(
       smoke         try what is deployed: its functions, your rights, and one order
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
+      export        write all rows of the state store into FILE (.jsonl.gz)
+      restore       write the rows of FILE into an empty table
     """
     code = 0
     try:
@@ -246,10 +257,14 @@ def azd(
                 _package(Path(target) if target else package.PACKAGE)
             case "deploy" | "smoke":
                 code = _deploy(action, Path(target) if target else None)
-            case _ if (action == "sign-in") != bool(target):
-                raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
+            case _ if (action in {"sign-in", "export", "restore"}) != bool(target):
+                raise UsageError(
+                    "sign-in needs OWNER/REPO, export and restore need FILE, no other does"
+                )
             case "sign-in":
-                github.sign_in(str(target))
+                github.sign_in(str(target), environment)
+            case "export" | "restore":
+                _copy(action, Path(str(target)))
             case "settings":
                 sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
             case _:
@@ -306,6 +321,19 @@ def _functions_of(project: Path) -> set[str]:
 def _function_apps() -> list[Any]:
     members = vars(import_module(Path(FUNCTIONS).stem)).values()
     return [member for member in members if type(member).__name__ == "FunctionApp"]
+
+
+def _copy(action: str, file: Path) -> None:
+    """Export the table that the environment names into a file, or restore it."""
+    from sas.deploy import backup  # noqa: PLC0415  # Azure's SDK is slow to import
+
+    async def work(_: system.LiveSystem) -> int:
+        storage = system.read_storage(os.environ)
+        copy = backup.export if action == "export" else backup.restore
+        await copy(storage.endpoint, storage.table, file, screen.sentence)
+        return 0
+
+    system.run(work)
 
 
 def docs(

@@ -83,6 +83,9 @@ def group(env: Mapping[str, str]) -> dict[str, Any] | None:
     except CommandFailedError as error:
         if "ResourceGroupNotFound" in error.text:
             return None
+        if "AuthorizationFailed" in error.text:  # the answer also for a group that is not there
+            advice = "An owner makes the group and gives rights on it: .venv/bin/sas azd owner"
+            raise CommandFailedError(error.command, f"{error.text}\n{advice}") from None
         raise
 
 

@@ -5,9 +5,10 @@ assignments (``SAS_ROLE_ASSIGNMENTS``) and queues (``SAS_QUEUES``) there should 
 
 1. Only role assignments whose description begins with ``sas: `` are ours, and only those in the
    resource group. Each that the template no longer gives is removed, at once.
-2. A queue that the template no longer gives is removed if it is empty, and nobody used it for a
-   day. The code before this release may still use it, and runs on until the next deployment. So
-   the queue goes with a later one, and until then the functions keep their rights on it.
+2. Only queues that forward dead letters as the template does are ours. One that it no longer gives
+   is removed if it is empty, and nobody used it for a day. The code before this release may still
+   use it, and runs on until the next deployment. So the queue goes with a later one, and until
+   then the functions keep their rights on it.
 3. A queue with messages stays, and is named with its counts. Its messages are a person's matter.
 """
 
@@ -17,10 +18,12 @@ import json
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sas.deploy.commands import CommandFailedError, az
 from sas.deploy.owner import group_id, group_name
+from sas.deploy.queues import read_list
 
 MARK = "sas: "
 QUIET = timedelta(days=1)
@@ -34,11 +37,13 @@ def tidy(env: Mapping[str, str], *, now: datetime) -> None:
     """
     assignments, queues = _names(env, "SAS_ROLE_ASSIGNMENTS"), _names(env, "SAS_QUEUES")
     if not assignments or not queues:
-        return  # an older template has no such outputs, and that is no order to remove everything
+        return  # a template without these outputs gives no order to remove everything
     namespace = env["ServiceBus__fullyQualifiedNamespace"].partition(".")[0]
     of = ("--resource-group", group_name(env), "--namespace-name", namespace)
     present = az(env, "servicebus", "queue", "list", *of)
-    surplus = [queue for queue in present if queue["name"].lower() not in queues]
+    end = read_list(Path())["deadLetterQueue"]
+    ours = [queue for queue in present if queue.get("forwardDeadLetteredMessagesTo") == end]
+    surplus = [queue for queue in ours if queue["name"].lower() not in queues]
     reasons = {queue["name"]: _reason(queue, now) for queue in surplus}
     staying = {name.lower() for name, reason in reasons.items() if reason}
     for assignment in _assignments(env):
@@ -54,7 +59,7 @@ def tidy(env: Mapping[str, str], *, now: datetime) -> None:
 
 def _names(env: Mapping[str, str], output: str) -> set[str]:
     """Return the names in an output of the template, which azd gives as JSON; ids end with one."""
-    listed = json.loads(env.get(output) or "[]")
+    listed = json.loads(env.get(output) or "[]") or []
     return {name.rpartition("/")[2].lower() for name in listed}
 
 
@@ -64,7 +69,7 @@ def _reason(queue: Mapping[str, Any], now: datetime) -> str:
     if counts or queue.get("messageCount") != 0:  # no count is no zero
         shown = ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items()))
         return f"it has messages ({shown or queue.get('messageCount')}). Read or move them first"
-    used = datetime.fromisoformat(queue["accessedAt"])  # of the year 1 if never
+    used = datetime.fromisoformat(queue["accessedAt"])  # in the year 1 if never
     used = used.replace(tzinfo=used.tzinfo or UTC)
     if now - used < QUIET:
         return f"it was used at {used:%Y-%m-%d %H:%M} UTC. A deployment a day later removes it"

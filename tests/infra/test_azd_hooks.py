@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -24,6 +22,7 @@ from sas.deploy.azd import (
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.az_resources import SUBSCRIPTION
+from tests.infra.stand_ins.in_process import call_in_process
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -58,11 +57,14 @@ def hook(
     """Run a hook with these settings, and with no command but those of ``path``."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        patch.dict(os.environ, {"PATH": str(path or "/nowhere"), **settings}, clear=True),
-        patch("sys.stdin", io.StringIO()),
+        pytest.MonkeyPatch.context() as patching,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
+        if path:
+            call_in_process(path, patching)
+        patching.setattr("sys.stdin", io.StringIO())
+        patching.setattr("os.environ", {"PATH": str(path or "/nowhere"), **settings})
         code = main(["azd", name])
     return subprocess.CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
@@ -242,7 +244,6 @@ def test_a_deployment_ends_with_where_everything_is(capsys: pytest.CaptureFixtur
         ("SAS_SECRET_SETTINGS", "SAS_TABLE", "already has as a plain setting"),
         ("SAS_SECRET_SETTINGS", "SAS_QUEUE_ORDERS", "already has as a plain setting"),
         ("SAS_VNET_ENABLED", "True", "give true or false"),
-        ("SAS_SCALER_READS_COUNTS", "yes", "give true or false"),
         ("SAS_ORDERS_PER_DAY", "100,000", "give a whole number from 1 to 10000000"),
         ("SAS_TELEMETRY_SHARE", "0", "above 0 and at most 1"),
         ("SAS_TELEMETRY_SHARE", "10", "above 0 and at most 1"),

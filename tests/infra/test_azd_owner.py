@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from sas.deploy.owner import LOCK, SCALER_ACTION, SECRETS_OFFICER, SECRETS_USER
+from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.az_resources import SUBSCRIPTION, assignment, group_id
 from tests.infra.test_azd_hooks import GIVEN, GROUP, hook
@@ -122,6 +124,19 @@ def test_without_a_group_that_azure_refuses_nothing_is_deployed_and_an_owner_get
     hook({}, tmp_path, "owner")
     ran = [shlex.join(call.words).removesuffix(" --output json") for call in owner.called("az")]
     assert [command for command in ran if " create " in command] == commands
+
+
+def test_who_may_not_read_the_group_is_sent_to_an_owner(tmp_path: Path) -> None:
+    Cloud(tmp_path, forbidden=["Microsoft.Resources/subscriptions/resourceGroups/read"])
+    done = hook(GIVEN, tmp_path, "check")
+    assert done.returncode == 1
+    assert "An owner makes the group" in done.stderr
+
+
+def test_roles_that_read_secrets_are_in_the_list_of_roles() -> None:
+    roles = json.loads((ROOT / "infra" / "roles.json").read_text())
+    assert roles["keyVaultSecretsUser"]["id"] == SECRETS_USER
+    assert roles["keyVaultSecretsOfficer"]["id"] == SECRETS_OFFICER
 
 
 def test_a_deployment_without_the_role_of_the_scaler_goes_on(tmp_path: Path) -> None:

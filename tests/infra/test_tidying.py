@@ -123,9 +123,11 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
         assignment(group_id("rg-shop-2"), "a-person", READER, "sas: of a namesake"),
         assignment(group_id("rg-shop").rpartition("/resourceGroups")[0], "x", READER, "sas: above"),
     ]
-    cloud = deployed(tmp_path, assignments=others, queues=[])
+    audit = {**queue("audit"), "forwardDeadLetteredMessagesTo": None}
+    cloud = deployed(tmp_path, assignments=others, queues=[audit])
     assert tidied(tmp_path) == ""
     assert cloud.state["assignments"] == [*KEPT, *others]
+    assert queues_of(cloud) == {"orders", "audit"}
 
 
 def test_a_right_under_a_lock_is_named_and_the_rest_is_removed(tmp_path: Path) -> None:

@@ -10,16 +10,22 @@ from tests.infra.stand_ins import (
     Call,
     Refused,
     Rules,
+    az_ad,
     az_functionapp,
     az_resources,
     azd_deploy,
+    azd_env,
     changing,
+    gh,
 )
 
 RULES: Rules = {
+    **az_ad.RULES,
     **az_functionapp.RULES,
     **az_resources.RULES,
     **azd_deploy.RULES,
+    **azd_env.RULES,
+    **gh.RULES,
 }
 """The rules of all modules. No rule for a call: it fails, so a test names all it needs."""
 

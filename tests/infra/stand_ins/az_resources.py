@@ -51,6 +51,7 @@ def queue(
     return {
         "name": name,
         "accessedAt": accessed,
+        "forwardDeadLetteredMessagesTo": "dead-letters",
         "messageCount": sum(numbers.values()),
         "countDetails": {f"{kind}MessageCount": number for kind, number in numbers.items()},
     }
@@ -68,6 +69,7 @@ def _allowed(state: State, action: str, scope: str) -> None:
 
 def _group_show(state: State, call: Call) -> object:
     name = call.options["--name"]
+    _allowed(state, "Microsoft.Resources/subscriptions/resourceGroups/read", group_id(name))
     if name not in state.get("groups", {}):
         raise Refused(
             f"(ResourceGroupNotFound) Resource group '{name}' could not be found.\n"
@@ -242,11 +244,6 @@ def _queue_delete(state: State, call: Call) -> None:
     del state["namespaces"][call.options["--namespace-name"]]["queues"][call.options["--name"]]
 
 
-def _set(state: State, call: Call) -> None:
-    name, value = call.words[3:5]
-    state.setdefault("azd", {})[name] = value
-
-
 def _within(scope: str, place: str) -> bool:
     return f"{scope}/".lower().startswith(f"{place}/".lower())
 
@@ -286,4 +283,4 @@ RULES: Rules = {
         "servicebus queue list": _queues,
         "servicebus queue delete": _queue_delete,
     }.items()
-} | {"azd env set": _set, "azd env get-values": lambda state, _: state.get("azd", {})}
+}
