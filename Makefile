@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit screens test-infra test-sdk check lint names types contracts format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos rehearse soak test test-all test-unit screens test-infra test-sdk check lint names types contracts workflows format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -54,8 +54,17 @@ build/docs/.ready: requirements-docs.txt docs/site/package-lock.json tools/find-
 	@npm ci --prefix docs/site --no-fund --no-audit --loglevel=error
 	@touch $@
 
+# The tools of workflows, in environments of their own: build/ci and build/checkov.
+build/ci/.ready build/checkov/.ready: build/%/.ready: requirements-%.txt tools/find-python.sh
+	@python=$$(tools/find-python.sh) || exit 1; rm -rf build/$* && "$$python" -m venv build/$*
+	@build/$*/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m lab.chaos $(CHAOS)
+
+rehearse: setup ## a deployment rehearsed here: the zip, Microsoft's worker core, identity, a Recreate (three minutes)
+	@$(PY) -m lab.rehearsal
 
 soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
 	@$(PY) -m lab.chaos --soak $(CHAOS)
@@ -91,7 +100,7 @@ test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker 
 dist: setup ## both packages as wheel and sdist, in build/dist
 	@$(PY) -m tools.dist
 
-check: lint names types contracts ## lint, names, types and import contracts
+check: lint names types contracts workflows ## lint, names, types, import contracts, weaknesses of workflows
 
 lint: setup
 	$(PY) -m ruff check .
@@ -106,6 +115,9 @@ types: setup
 
 contracts: setup
 	$(VENV)/bin/lint-imports
+
+workflows: setup
+	$(VENV)/bin/zizmor --offline --quiet .github template/.github
 
 format: setup ## rewrite the source as `make check` wants it
 	$(PY) -m ruff check --fix .

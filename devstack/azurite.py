@@ -56,7 +56,8 @@ class Azurite:
     `async with` does the same without blocking the loop. `location` is the directory for the data;
     None keeps the data in memory. `port` 0 takes a free port. `logs` is the directory for Azurite's
     output; None uses a temporary one. `near` is a project whose node_modules may have Azurite; None
-    means the current directory.
+    means the current directory. `tls` is a certificate and its key (PEM files): Azurite then speaks
+    HTTPS alone, and takes tokens of an identity beside its key (it does not check who signed them).
     """
 
     location: Path | None = None
@@ -64,6 +65,7 @@ class Azurite:
     port: int = 0
     logs: Path | None = None
     near: Path | None = None
+    tls: tuple[Path, Path] | None = None
 
     def __post_init__(self) -> None:
         self._fixed_port, self.port = self.port, 0
@@ -75,8 +77,14 @@ class Azurite:
         """The connection string for storage SDKs; raises DevstackError before the start."""
         if not self.port:
             raise DevstackError("Azurite has no connection string before it is started.")
-        endpoint = f"TableEndpoint=http://127.0.0.1:{self.port}/{ACCOUNT};"
-        return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};{endpoint}"
+        account = f"AccountName={ACCOUNT};AccountKey={KEY}"
+        scheme = self.endpoint.partition(":")[0]
+        return f"DefaultEndpointsProtocol={scheme};{account};TableEndpoint={self.endpoint};"
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the tables."""
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/{ACCOUNT}"
 
     def start(self) -> None:
         """Start Azurite and wait (blocking) until it listens, or raise DevstackError."""
@@ -115,6 +123,9 @@ class Azurite:
         argv = [node, *([] if self.location is None else ["--require", str(_JOURNAL)])]
         argv += [str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
+        if self.tls is not None:
+            certificate, key = self.tls
+            argv += ["--oauth", "basic", "--cert", str(certificate), "--key", str(key)]
         if self.location is None:
             argv.append("--inMemoryPersistence")
         else:

@@ -39,6 +39,7 @@ from statistics import mean, quantiles
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "azure.svg"
 CPU_S = 0.0008
 SECONDS = {"commit": 0.015, "load": 0.010, "look": 0.008, "send": 0.010, "call": 0.050}
+SECONDS["slow"] = 30.0
 """A transaction, a read of an order, of a circuit, a message sent, a call of a service."""
 RECEIVE_S = 0.010 + CPU_S
 COLD_START_S = (10.0, 60.0)
@@ -49,7 +50,7 @@ WARM_UP_S = 600.0
 
 Design = Sequence[tuple[str, str]]
 """The executions of an order: each a function, and its parts."""
-_REPLY = ("replies", "load commit send")
+_REPLY = ("scheduler", "load commit send")
 _CALLS = "".join(f" look{n} call commit" for n in "123")
 DESIGNS: Mapping[str, Design] = {
     "queues only": (
@@ -63,6 +64,38 @@ DESIGNS: Mapping[str, Design] = {
     ),
     "inline agents": (("orders", f"commit send commit{_CALLS} send"),),
 }
+_GOES_WELL = DESIGNS["no internal hops"]
+_SLOW = (_GOES_WELL[0], ("agent1", "look1 slow load commit send"), *_GOES_WELL[2:])
+_INLINE = " look2 call commit look3 call commit send"
+ORDERS: Mapping[str, Sequence[Design]] = {
+    "goes well": (_GOES_WELL,),
+    "waits three times": (
+        (
+            *_GOES_WELL[:2],
+            ("scheduler", "load commit send"),
+            ("agent2", "look2 call send"),
+            ("replies", "load commit send"),
+            ("agent3", "look3 call load commit"),
+            ("callbacks", "load commit send"),
+        ),
+    ),
+    "needs no slow service": ((_GOES_WELL[0], *_GOES_WELL[2:]), _SLOW),
+    "the same, quick agents inline": (
+        (("orders", "commit send commit" + _INLINE),),
+        (_GOES_WELL[0], ("agent1", "look1 slow load commit" + _INLINE)),
+    ),
+}
+"""Orders for docs/adr/0031. The second is woken, has a reply by its queue, and ends by a callback.
+The last two share their functions with as many orders whose first call takes 30 seconds.
+"""
+_STORE = dict.fromkeys(("replies", "callbacks"), "scheduler")
+_AGENTS = ("agent1", "agent2", "agent3")
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "a function for each queue": {},
+    "one for what waits for the store": _STORE,
+    "one for everything internal": _STORE | dict.fromkeys(_AGENTS, "scheduler"),
+}
+"""The functions that take over the messages of others."""
 LONE = 0.1
 RATES = (100, 10_000, 100_000, 1_000_000)
 """Orders a day. At ``LONE`` each of them is alone."""
@@ -88,6 +121,7 @@ CREDITS_A_SECOND, CREDITS_A_MESSAGE = 1_000, 2
 
 @dataclass(eq=False, kw_only=True)
 class Order:
+    design: Design
     sent_at: float
     done_at: float = 0.0
     usage: Counter[str] = field(default_factory=lambda: Counter(messages=1))
@@ -114,13 +148,12 @@ class Function:
 
 
 class Azure:
-    """The functions of one design, and a clock."""
+    """The functions, and a clock."""
 
-    def __init__(self, design: Design, seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.starts = 0
         self.billed_s = self.apart_s = 0.0
-        self._design = design
         self._now = 0.0
         self._functions: dict[str, Function] = defaultdict(Function)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -141,7 +174,7 @@ class Azure:
         heapq.heappush(self._events, (time, next(self._numbers), event))
 
     def _receive(self, order: Order, hop: int) -> None:
-        function = self._functions[self._design[hop][0]]
+        function = self._functions[order.design[hop][0]]
         function.waiting.append((order, hop))
         self._scale(function)
 
@@ -157,7 +190,7 @@ class Azure:
                 if instance.ready_at > self._now:
                     break
                 order, hop = function.waiting.popleft()
-                end = self._now + self._begin(instance, order, self._design[hop][1])
+                end = self._now + self._begin(instance, order, order.design[hop][1])
                 self._at(end, partial(self._end, function, instance, order=order, hop=hop))
         messages = len(function.waiting) + sum(instance.busy for instance in function.instances)
         while len(function.instances) * CONCURRENT_MAX < messages:
@@ -197,7 +230,7 @@ class Azure:
         instance.idle_at = self._now
         if not instance.busy and instance.active_at >= WARM_UP_S:
             self.apart_s += _billed(self._now - instance.active_at)
-        if hop + 1 < len(self._design):
+        if hop + 1 < len(order.design):
             self.send(order, self._now, hop + 1)
         order.done_at = self._now
         self._scale(function)
@@ -225,15 +258,24 @@ class Result:
     apart_s: float
 
 
-def simulate(design: Design, orders_a_day: float, *, orders: int = 5_000, seed: int = 1) -> Result:
-    azure = Azure(design, seed)
+def simulate(
+    design: Design,
+    orders_a_day: float,
+    *,
+    beside: Design | None = None,
+    orders: int = 5_000,
+    seed: int = 1,
+) -> Result:
+    """Return the result of the orders of ``design``. Half of all orders are of ``beside``."""
+    azure = Azure(seed)
     arrivals: list[Order] = []
     time = 0.0
     while len(arrivals) < orders:
         time += azure.random.expovariate(orders_a_day / 86_400)
-        order = Order(sent_at=time)
+        other = beside if beside and azure.random.random() < 0.5 else None
+        order = Order(design=other or design, sent_at=time)
         azure.send(order, time)
-        if time >= WARM_UP_S:
+        if time >= WARM_UP_S and other is None:
             arrivals.append(order)
     azure.run()
     latencies = quantiles((order.done_at - order.sent_at for order in arrivals), n=100)
@@ -306,6 +348,26 @@ def tables(results: Results) -> str:
     return "\n".join(lines)
 
 
+def groups() -> str:
+    """Return the table of docs/adr/0031: cold starts, p50, p99 and USD a month."""
+    lines = [f"| order | orders a day | {' | '.join(GROUPS)} |\n|{'---|' * (2 + len(GROUPS))}"]
+    for name, designs in ORDERS.items():
+        for rate in (LONE, *RATES[:3]):
+            cells = []
+            for group in GROUPS.values():
+                grouped = [
+                    [(group.get(function, function), parts) for function, parts in design]
+                    for design in designs
+                ]
+                slow = grouped[1] if len(grouped) > 1 else None
+                result = simulate(grouped[0], rate, beside=slow)
+                usd = sum(bill(result, rate, result.billed_s).values())
+                latency = f"{_seconds(result.p50_s)}, {_seconds(result.p99_s)}"
+                cells.append(f"{result.starts:.2f}; {latency}" + ("" if slow else f"; {usd:.0f}"))
+            lines.append(f"| {name} | {rate:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2f} s"
 
@@ -358,4 +420,4 @@ def _panel(begin: int, title: str, bars: Sequence[tuple[Mapping[str, float], flo
 if __name__ == "__main__":
     all_results = simulate_all()
     PICTURE.write_text(picture(all_results))
-    print(tables(all_results))
+    print(tables(all_results), groups(), sep="\n\n")

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from devstack.servicebus import Broker
 from samples.services.remote import RemoteServices
 from sas.bootstrap import bootstrap
 from sas.cli.main import verbs
+from sas.codec.internal import Kind
 from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
@@ -124,9 +126,9 @@ def noting(files: set[str]) -> Iterator[None]:
 
 async def passed() -> tuple[int, int]:
     """Run two orders, and return how many files a wake and a reply of the second one passed."""
-    names = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.alerts, QUEUES.rejected]
+    names = [QUEUES.orders, QUEUES.scheduler, QUEUES.alerts, QUEUES.rejected]
     names += [REPLY_QUEUE, *map(QUEUES.agent, BUSINESS.agents)]
-    files: dict[str, set[str]] = {}
+    files: defaultdict[str, set[str]] = defaultdict(set)
     with Azurite() as azurite:
         async with Broker(names) as broker, RemoteServices() as remote:
             os.environ |= {f"ORDERS_{name.upper()}_URL": url for name, url in remote.urls.items()}
@@ -137,9 +139,8 @@ async def passed() -> tuple[int, int]:
             app = bootstrap(BUSINESS, read_config(environment))
             handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
                 QUEUES.orders: app.submitter.handle,
-                QUEUES.scheduler: app.scheduler.handle,
                 **{QUEUES.agent(name): agent.handle for name, agent in app.agents.items()},
-                QUEUES.replies: app.scheduler.handle_reply,
+                QUEUES.scheduler: app.scheduler.handle,
             }
             bus = ServiceBusClient.from_connection_string(broker.connection_string)
             async with AsyncExitStack() as stack:
@@ -149,13 +150,13 @@ async def passed() -> tuple[int, int]:
                     for queue in handlers
                 }
                 for order_id in ("first", "second"):  # the first one opens everything
-                    files = {queue: set() for queue in handlers}
+                    files = defaultdict(set)
                     await submit(client, order_id)
                     for _ in range(TURNS_MAX):
                         for queue, handle in handlers.items():
-                            await deliver(receivers[queue], queue, handle, files[queue])
+                            await deliver(receivers[queue], queue, handle, files)
             await app.close()
-    return len(files[QUEUES.scheduler]), len(files[QUEUES.replies])
+    return len(files[Kind.WAKE]), len(files[Kind.REPLY])
 
 
 async def submit(client: ServiceBusClient, order_id: str) -> None:
@@ -171,20 +172,21 @@ async def deliver(
     receiver: ServiceBusReceiver,
     queue: str,
     handle: Callable[[Delivery], Awaitable[object]],
-    files: set[str],
+    files: defaultdict[str, set[str]],
 ) -> None:
-    """Hand the messages of a queue to their actor."""
+    """Hand the messages of a queue to their actor; add the files that they pass to their kind."""
     for message in await receiver.receive_messages(max_message_count=20, max_wait_time=0.2):
         properties = {str(k): v for k, v in (message.application_properties or {}).items()}
+        body = b"".join(message.body)
         delivery = Delivery(
-            body=b"".join(message.body),
+            body=body,
             message_id=message.message_id or "",
             queue=queue,
             properties=properties,
             count=1,
             enqueued_at=message.enqueued_time_utc,
         )
-        with noting(files):
+        with noting(files[json.loads(body).get("kind", "order")]):
             await handle(delivery)
         await receiver.complete_message(message)
 

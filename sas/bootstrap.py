@@ -37,6 +37,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.incidents.board import HealthCheck, IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.excuses import QueueExcuses
+from sas.features.queue_delay.oldest import OldestOrders
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, MessageBus, PayloadCodec, StateStore
@@ -181,6 +182,7 @@ def assemble(
     checks: list[HealthCheck] = [circuits.incidents]
     incidents = IncidentBoard(store, external, clock=clock, to=addresses, checks=checks)
     rejections = Rejections(bus, clock, addresses, external=external, incidents=incidents)
+    oldest_orders = OldestOrders(bus, clock, settings.queues.of_orders())
     run_on = RunOn(bus=bus, clock=clock, inline=_inline(business, settings.queues))
     context = Context(
         store=store,
@@ -198,12 +200,13 @@ def assemble(
         versions=Versions(store, business.workflows),
         incidents=incidents,
         rules=Routing(business.workflows, circuits),
-        sweep_tasks=(incidents.check_health,),
+        sweep_tasks=(incidents.check_health, oldest_orders.measure),
         kept_orders=kept_orders or KeptOrders(),
         run_on=run_on,
     )
-    excuses = QueueExcuses(context, business.workflows, callbacks=bool(settings.callback_keys))
+    excuses = QueueExcuses(context, business.workflows, settings.queue_delay)
     checks.append(excuses.incidents)
+    callbacks = Callbacks(context, business, settings.callback_keys)
     app = Application(
         context=context,
         receiver=Receiver(
@@ -212,12 +215,13 @@ def assemble(
             function_time=settings.function_time,
             external=external,
             report_mismatch=context.report_mismatch,
+            incidents=incidents,
             run_on=run_on,
             dead_letters=settings.queues.dead_letters,
         ),
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
-        scheduler=Scheduler(context, business, settings.deploy_wait),
+        scheduler=Scheduler(context, business, callbacks.act, settings.deploy_wait),
         agents={name: _agent(context, business, name, settings) for name in business.agents},
         supervisor=Supervisor(
             context,
@@ -227,7 +231,7 @@ def assemble(
         ),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
         purger=Purger(context, settings.retention, settings.function_time),
-        callbacks=Callbacks(context, business, settings.callback_keys),
+        callbacks=callbacks,
     )
     run_on.handlers = _own_handlers(app, business)
     return app
@@ -247,7 +251,6 @@ def _own_handlers(app: Application, business: Business) -> Mapping[str, Handler]
     handlers: dict[str, Handler] = {}
     for urgent in (False, True):
         handlers[lane(queues.scheduler, urgent=urgent)] = app.scheduler.handle
-        handlers[lane(queues.replies, urgent=urgent)] = app.scheduler.handle_reply
         for name in business.inline:
             handlers[queues.agent(name, urgent=urgent)] = app.agents[name].handle
     return handlers

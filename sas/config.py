@@ -36,11 +36,9 @@ from sas.ports import LIMIT_MAX, PayloadCodec
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
     "scheduler": "SAS_QUEUE_SCHEDULER",
-    "replies": "SAS_QUEUE_AGENT_REPLIES",
     "alerts": "SAS_QUEUE_OPERATOR_ALERTS",
     "rejected": "SAS_QUEUE_ORDERS_REJECTED",
     "dead_letters": "SAS_QUEUE_DEAD_LETTERS",
-    "callbacks": "SAS_QUEUE_CALLBACKS",
     "agent_prefix": "SAS_QUEUE_AGENT_PREFIX",
     "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
 }
@@ -97,6 +95,7 @@ class Config:
     circuit: BreakerPolicy
     agent_limits: Mapping[str, int]
     retention: timedelta
+    queue_delay: timedelta
     callback_keys: CallbackKeys
     payload_codec: PayloadCodec | None = field(default=None, repr=False)
     # These two have no setting. Tests and the simulation choose shorter times.
@@ -133,6 +132,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         retention=timedelta(
             days=_whole_number(env, "SAS_RETENTION_DAYS", default=30, minimum=1, maximum=36_500)
         ),
+        queue_delay=timedelta(seconds=_number(env, "SAS_QUEUE_DELAY_SECONDS", 300.0)),
         callback_keys=read_callback_keys(env),
         payload_codec=read_payload_codec(env),
     )

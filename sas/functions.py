@@ -120,8 +120,6 @@ def _add_queues(app: FunctionApp) -> None:
             lambda app: app.submitter.handle,
         )
     app.on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%", lambda app: app.scheduler.handle)
-    app.on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%", lambda app: app.scheduler.handle_reply)
-    app.on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%", lambda app: app.callbacks.handle)
     app.on(
         "deadletters",
         "%SAS_QUEUE_DEAD_LETTERS%",
@@ -131,7 +129,7 @@ def _add_queues(app: FunctionApp) -> None:
     app.on(
         "deadletters_end",
         "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
-        lambda app: app.dead_letters.handle_given_up,
+        lambda app: app.dead_letters.handle,
         urgent=False,
     )
 

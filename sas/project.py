@@ -20,7 +20,16 @@ WORKFLOW = "template/.github/"
 NEW = ("host.json", TEMPLATE)
 """The files of every project, and the folders (with a slash at the end). The template's files go to
 the top, without ``WORKFLOW``."""
-DEPLOYMENT = ("infra/", "azure.yaml", ".funcignore", ".github/workflows/deploy.yml", WORKFLOW)
+DEPLOYMENT = (
+    "infra/",
+    "azure.yaml",
+    ".funcignore",
+    ".github/actions/",
+    ".github/workflows/backup.yml",
+    ".github/workflows/deploy.yml",
+    ".github/workflows/deploy-stage.yml",
+    WORKFLOW,
+)
 """The files that a project needs to be deployed."""
 PAGES = ("docs/", "CHANGELOG.md", "samples/claim/claim.py", "samples/claim/test_claim.py")
 """The pages that ``sas docs`` shows, with ``infra/README.md``: also a whole saga and its tests."""

@@ -162,7 +162,7 @@ class Rig:
             await self.quiet_queue("orders")  # its notification is sent too
         await self.abandon(request_queue)
         async with self.host(function):
-            await self.holds("agent-replies", 1)
+            await self.holds("scheduler", 1)
             await self.quiet_queue(request_queue)
 
     async def holds(self, queue: str, count: int) -> None:

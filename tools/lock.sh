@@ -11,3 +11,7 @@ uv pip compile pyproject.toml "${deployed[@]}" --extra dev "${common[@]}" -c req
 # What `make docs` installs, in an environment of its own: the extra alone.
 python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])' |
     uv pip compile - "${common[@]}" -o requirements-docs.txt
+# What workflows run, each in an environment of its own.
+for name in ci checkov; do
+    uv pip compile --group "$name" "${common[@]}" -o "requirements-$name.txt"
+done

@@ -168,7 +168,7 @@ class Host(AsyncRunnable):
         return settings
 
     async def _listen(self, settings: Settings) -> None:
-        invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
+        invoker = self._invoker = self._new_invoker(settings)
         self.timed_out = invoker.timed_out  # then the process starts again, as the worker in Azure
         self._scope.callback(invoker.close)
         options = self.config.service_bus
@@ -221,6 +221,9 @@ class Host(AsyncRunnable):
                     "stop the process that uses it, or take a free one: --http-port 0, or for `up` "
                     "--ports free."
                 ) from error
+
+    def _new_invoker(self, settings: Settings) -> Invoker:
+        return Invoker(settings, timeout_s=self.config.function_timeout_s)
 
     def _run(self, runner: Pump | Timer, name: str) -> None:
         task = asyncio.create_task(self._guard(runner, name), name=f"host {name}")

@@ -37,7 +37,7 @@ cpu, wall = time.thread_time(), time.perf_counter()
 {code}
 sys.stdout.write(f"{{time.thread_time() - cpu}} {{time.perf_counter() - wall}}")
 """
-FUNCTIONS = ("submission", "scheduler", "agent_inventory", "replies")
+FUNCTIONS = ("submission", "scheduler", "agent_inventory")
 
 
 def seconds_of(code: str, app: Path) -> tuple[float, float]:

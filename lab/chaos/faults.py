@@ -96,13 +96,11 @@ QUEUES = (
     "agent-payment",
     "agent-shipping",
     "scheduler",
-    "agent-replies",
     "responses-web-shop",
     "responses-wholesale",
     "operator-alerts",
     "orders",
     "scheduler-urgent",
-    "agent-replies-urgent",
 )
 HOST_KINDS = frozenset({Kind.KILL_HOST, Kind.PAUSE_HOST, Kind.CLOCK})
 QUEUE_KINDS = frozenset(

@@ -39,7 +39,7 @@ LEDGER_MAX = 1_000_000
 
 _BOTH = ("", "_urgent")
 CORE = (
-    *(f"{name}{lane}" for name in ("submission", "scheduler", "replies") for lane in _BOTH),
+    *(f"{name}{lane}" for name in ("submission", "scheduler") for lane in _BOTH),
     "deadletters",
     "deadletters_end",
     "supervisor",

@@ -18,7 +18,6 @@ from lab.fuzz.scene import AGENTS, BESIDE, ENDS, KEYS, Scene, World
 from sas.codec import internal
 from sas.codec.external import RejectedMessage, rejected_body
 from sas.codec.internal import (
-    CallbackMessage,
     CommandMessage,
     ReplyMessage,
     RequestMessage,
@@ -168,7 +167,7 @@ async def _harm_to_others(world: World, before: dict[Any, Any], parts: Parts) ->
     if harmed:
         return f"rows of {harmed[0]} changed, and the input does not name it"
     world.submit(BESIDE, "beside")
-    world.bus.queues[QUEUES.callbacks].waiting.clear()
+    world.bus.queues[QUEUES.scheduler].waiting.clear()
     await world.pump()
     state = world.state_of(BESIDE)
     if world.errors:
@@ -256,12 +255,10 @@ def _kept(world: World) -> list[bytes]:
     return bodies
 
 
-def _command(message: object) -> None:
+def _for_scheduler(body: bytes) -> None:
+    message = internal.decode_for_scheduler(body)
     if isinstance(message, CommandMessage):
         internal.to_command(message)
-
-
-def _reply(message: object) -> None:
     if isinstance(message, ReplyMessage):
         internal.to_reply(message)
 
@@ -272,10 +269,8 @@ def _request(body: bytes) -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     QUEUES.orders: lambda body: parse_order(body, FUZZED),
-    QUEUES.scheduler: lambda body: _command(internal.decode_for_scheduler(body)),
-    QUEUES.replies: lambda body: _reply(internal.decode_from_agent(body)),
+    QUEUES.scheduler: _for_scheduler,
     **{QUEUES.agent(name): _request for name in AGENTS},
-    QUEUES.callbacks: lambda body: internal.decode(body, CallbackMessage),
 }
 """The reader of the messages of each queue. It raises MalformedError."""
 

@@ -23,8 +23,6 @@ BLOCK = 200
 WORKED = (
     QUEUES.orders,
     QUEUES.scheduler,
-    QUEUES.replies,
-    QUEUES.callbacks,
     QUEUES.agent("stock"),
     QUEUES.agent("payment"),
 )

@@ -35,6 +35,7 @@ from sas.ports import (
     RefusedError,
     StillRunning,
     UnavailableError,
+    UndeliverableError,
     UnreadableError,
 )
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued
@@ -201,9 +202,17 @@ class World:
             enqueued_at=queued.visible_at,
             source_queue=queued.source,
         )
-        await self.guarded(
-            self.app.receiver.receive(self.handlers[message.queue], delivery), queued
-        )
+
+        async def handled(delivery: Delivery) -> object:
+            try:
+                return await self.handlers[message.queue](delivery)
+            except (UnavailableError, UndeliverableError):
+                raise
+            except Exception as error:  # noqa: BLE001  the receiver would put the message back
+                self._remember(error)
+                return None
+
+        await self.guarded(self.app.receiver.receive(handled, delivery), queued)
 
     async def guarded(self, work: Awaitable[object], queued: Queued | None = None) -> Any:
         """Return what ``work`` returns, and settle its message. Remember an unexpected error."""
@@ -213,13 +222,16 @@ class World:
             if queued is not None:
                 self.bus.abandon(queued)
         except Exception as error:  # noqa: BLE001  it is what the fuzz looks for
-            self.errors.append(f"{type(error).__name__}: {error}"[:500])
+            self._remember(error)
             if queued is not None:
                 self.bus.complete(queued)
         else:
             if queued is not None:
                 self.bus.complete(queued)
             return result
+
+    def _remember(self, error: Exception) -> None:
+        self.errors.append(f"{type(error).__name__}: {error}"[:500])
 
     def drain(self) -> list[Message]:
         """Empty the queues that have a function, scheduled messages too; return the messages."""
@@ -238,16 +250,13 @@ class World:
 
 
 def _handlers(app: Application) -> dict[str, Callable[[Delivery], Awaitable[object]]]:
-    letters = app.dead_letters
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
     for urgent in (False, True):
         handlers[lane(QUEUES.orders, urgent=urgent)] = app.submitter.handle
         handlers[lane(QUEUES.scheduler, urgent=urgent)] = app.scheduler.handle
-        handlers[lane(QUEUES.replies, urgent=urgent)] = app.scheduler.handle_reply
-        handlers[lane(QUEUES.callbacks, urgent=urgent)] = app.callbacks.handle
         handlers |= {QUEUES.agent(name, urgent=urgent): app.agents[name].handle for name in AGENTS}
-    handlers[QUEUES.dead_letters] = letters.handle
-    handlers[QUEUES.dead_letters + DEAD_LETTERS] = letters.handle_given_up
+    handlers[QUEUES.dead_letters] = app.dead_letters.handle
+    handlers[QUEUES.dead_letters + DEAD_LETTERS] = app.dead_letters.handle
     return handlers
 
 
@@ -275,24 +284,31 @@ async def _scene() -> Scene:
     for service in SERVICES.values():
         service.tokens.clear()
     world = World(rows={}, runs_on=False)
-    core = (QUEUES.orders, QUEUES.scheduler)
-    orders: Iterable[tuple[str, str, tuple[str, ...], dict[str, Any]]] = (
+    all_queues: tuple[tuple[str, ...], ...] = ((),)
+    core = ((QUEUES.orders, QUEUES.scheduler),)
+    orders: Iterable[tuple[str, str, tuple[tuple[str, ...], ...], dict[str, Any]]] = (
         ("O-asked", "order", core, {}),
         ("O-urgent", "order", core, {"urgent": True}),
         ("O-held", "order-held", core, {"lines": [{"note": "ring twice"}]}),
-        ("O-answered", "order", (*core, "agent-stock"), {}),
-        ("O-refused", "order-held", (*core, "agent-payment"), {"pay": "refuse"}),
-        ("O-outside", "order", (), {"reserve": "outside"}),
-        ("O-later", "order", (), {"pay": "later"}),
-        ("O-failed", "order-held", (), {"pay": "refuse"}),
-        ("O-undoing", "order", (), {"ship": "refuse", "undo": "pay"}),
-        ("O-undone", "order", (), {"ship": "refuse"}),
-        ("O-large", "order", (), {"reserve": "large", "text": "y" * 90_000, "pay": "outside"}),
-        ("O-done", "order", (), {}),
+        ("O-answered", "order", (*core, ("agent-stock",)), {}),
+        ("O-refused", "order-held", (*core, ("agent-payment",)), {"pay": "refuse"}),
+        ("O-outside", "order", all_queues, {"reserve": "outside"}),
+        ("O-later", "order", all_queues, {"pay": "later"}),
+        ("O-failed", "order-held", all_queues, {"pay": "refuse"}),
+        ("O-undoing", "order", all_queues, {"ship": "refuse", "undo": "pay"}),
+        ("O-undone", "order", all_queues, {"ship": "refuse"}),
+        (
+            "O-large",
+            "order",
+            all_queues,
+            {"reserve": "large", "text": "y" * 90_000, "pay": "outside"},
+        ),
+        ("O-done", "order", all_queues, {}),
     )
-    for order_id, workflow, queues, content in orders:
+    for order_id, workflow, turns, content in orders:
         world.submit(order_id, workflow, **content)
-        await world.pump(*queues)
+        for queues in turns:
+            await world.pump(*queues)
         world.drain()
     world.submit("O-given-up", "order")
     (letter,) = world.drain()
@@ -309,7 +325,7 @@ async def _scene() -> Scene:
         valid[queue] = [message.body for message in world.bus.messages(queue)]
     valid[QUEUES.scheduler] += list(_commands(world))
     tokens = tuple(sorted(token for service in SERVICES.values() for token in service.tokens))
-    valid[QUEUES.callbacks] = [_callback(token, end) for token in tokens for end in ENDS]
+    valid[QUEUES.scheduler] += [_callback(token, end) for token in tokens for end in ENDS]
     return Scene(
         rows=world.table.entities,
         now=world.clock.now(),

@@ -282,13 +282,6 @@ EDGE = (
         tests=(_APP,),
     ),
     Mutant(
-        name="replies go to the handler of wakes",
-        path=_FUNCTIONS,
-        old="lambda app: app.scheduler.handle_reply)",
-        new="lambda app: app.scheduler.handle)",
-        tests=(_APP,),
-    ),
-    Mutant(
         name="a message of the urgent lane is put back on the ordinary one",
         path=_FUNCTIONS,
         old="                queue=queue_named(queue, self.application().context.queues),\n",

@@ -254,8 +254,15 @@ MUTANTS = (
     Mutant(
         name="a message that waits is completed",
         path=_RECEIVER,
-        old="            await self.bus.send([copy])",
-        new="            _ = copy",
+        old="            await self.bus.send([message])",
+        new="            _ = message",
+    ),
+    Mutant(
+        name="a message that fails is never poison",
+        path=_RECEIVER,
+        old="failures = _number(delivery, FAILURES) + 1",
+        new="failures = 1",
+        tests=("tests/unit/test_receiver.py",),
     ),
     Mutant(
         name="the key has the epoch in it",
@@ -301,9 +308,7 @@ MUTANTS = (
         path=_DEAD,
         old="        else:\n            await self._put_aside(delivery, None)\n\n"
         "    async def _internal",
-        new="        else:\n"
-        "            await self._internal(delivery, queues.replies)\n\n"
-        "    async def _internal",
+        new="        else:\n            await self._internal(delivery)\n\n    async def _internal",
     ),
     Mutant(
         name="count what was not tried",
@@ -339,7 +344,7 @@ MUTANTS = (
     Mutant(
         name="a redriven message is put back under ids that it had before",
         path="sas/operate/redriving.py",
-        old="{FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
+        old="{FIRST_AT, FAILURES, BUG, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}",
         new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(

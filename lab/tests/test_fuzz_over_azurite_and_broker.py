@@ -49,8 +49,6 @@ async def test_malformed_messages_are_kept_whole_and_an_order_beside_them_comple
     assert {queue.removesuffix("-urgent") for queue, _, _ in messages} >= {
         "orders",
         "scheduler",
-        "agent-replies",
-        "callbacks",
         OF_AGENT[1],
     }
     async with rig(SAS_CALLBACK_KEY="4Fh29sKx81LmQz70TbVw65RnYc38JdGp") as system, system.host():

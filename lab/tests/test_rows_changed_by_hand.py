@@ -114,15 +114,13 @@ async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_
     None
 ):
     scene_before, world = await changed(STATE, "Steps", None)
-    (body,) = [
-        body for body in scene_before.valid["agent-replies"] if b'"O-answered/00/do/1"' in body
-    ]
-    world.send(QUEUES.replies, "reply", body)
+    (body,) = [body for body in scene_before.valid["scheduler"] if b'"O-answered/00/do/1"' in body]
+    world.send(QUEUES.scheduler, "reply", body)
     world.submit(BESIDE, "beside")
     await world.pump()
     assert world.errors == []
     assert world.state_of(BESIDE) == "Processed"
-    (waiting,) = world.bus.queues[QUEUES.replies].waiting
+    (waiting,) = world.bus.queues[QUEUES.scheduler].waiting
     assert waiting.message.body == body
     assert timedelta(0) < waiting.visible_at - world.clock.now() <= timedelta(seconds=1)
     alerts = [convert(message.body, AlertMessage) for message in world.bus.messages(QUEUES.alerts)]
@@ -133,10 +131,8 @@ async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_
 
 async def test_a_reply_counts_as_soon_as_its_order_is_repaired() -> None:
     scene_before, world = await changed(STATE, "Steps", None)
-    (body,) = [
-        body for body in scene_before.valid["agent-replies"] if b'"O-answered/00/do/1"' in body
-    ]
-    world.send(QUEUES.replies, "reply", body)
+    (body,) = [body for body in scene_before.valid["scheduler"] if b'"O-answered/00/do/1"' in body]
+    world.send(QUEUES.scheduler, "reply", body)
     await world.pump()
     for key, row in scene_before.rows.items():
         if key[1] == STATE:

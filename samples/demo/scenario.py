@@ -35,7 +35,7 @@ Other requests travel.
 
 RESTART_AFTER_S = 6.0
 
-CORE = ("submission", "scheduler", "replies", "supervisor", "deadletters")
+CORE = ("submission", "scheduler", "supervisor", "deadletters")
 AGENTS = (
     "agent_inventory",
     "agent_payment",

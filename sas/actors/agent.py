@@ -245,7 +245,7 @@ class AgentActor:
             call.move(CallEvent.CONTINUED)
             return None
         message = internal.from_reply(answer, request.seq)
-        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        queue = lane(self._context.queues.scheduler, urgent=request.urgent)
         try:
             await self._context.run_on.send([Message(queue, message.id, internal.encode(message))])
         except UndeliverableError as error:  # a right may be missing for a while: put back

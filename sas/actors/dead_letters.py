@@ -28,15 +28,15 @@ incident of its queue, and removed (``sas.engine.rejections``).
 What can go wrong, and why nothing is lost: the letter is completed last. After a crash at any point
 it is redelivered. It finds the cause recorded: a transition is finished again with the same ids,
 and a fence leads to 4 again. What 4 sends has ids that follow from the letter and its source, so a
-repeat is recognised. A letter that ``dead-letters`` gives up meanwhile may come with another
-source; then it is kept twice, and the second copy is sure of its alert. If ``dead-letters`` itself
-gives a letter up, it comes to ``handle_given_up``, which puts it back with growing pauses until its
-handling succeeds.
+repeat is recognised. If the handling of a letter fails, it is put back with growing pauses until it
+succeeds (``sas.engine.receiver``). A letter that kills its process each time is given up by
+``dead-letters`` itself. It is received from the subqueue then, and may come with another source; so
+it may be kept twice, and the second copy is sure of its alert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -44,10 +44,7 @@ from sas.actors.submission import details_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.external import Rejection
-from sas.codec.internal import (
-    Envelope,
-    RequestMessage,
-)
+from sas.codec.internal import RequestMessage
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Decision, Trigger, fence, rejection
@@ -58,9 +55,8 @@ from sas.domain.order import Details, Direction, Order
 from sas.engine import receiver
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.receiver import GivenUpError
 from sas.engine.transition import ApplyResult, Decide, TransitionRunner
-from sas.ports import Business, UnavailableError
+from sas.ports import Business
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
@@ -77,14 +73,8 @@ class DeadLetters:
         self._context = context
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
-        queues = context.queues
-        self._decoders: dict[str, Callable[[bytes], Envelope]] = {
-            queues.scheduler: internal.decode_for_scheduler,
-            queues.replies: internal.decode_from_agent,
-            queues.callbacks: internal.decode_callback,
-        }
         # Service Bus compares names without case, and may spell them in another one.
-        self._queue_names = {name.lower(): name for name in queues.own(business.agents)}
+        self._queue_names = {name.lower(): name for name in context.queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -94,21 +84,6 @@ class DeadLetters:
         """
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)
-
-    async def handle_given_up(self, delivery: Delivery) -> None:
-        """Handle a dead letter that ``dead-letters`` itself gave up; it is in the subqueue.
-
-        Raises:
-            UnavailableError: put the message back to ``dead-letters``. A subqueue has no delivery
-                limit: the host would redeliver the message at once, without end.
-        """
-        try:
-            await self.handle(delivery)
-        except UnavailableError:
-            raise
-        except Exception as error:
-            log.exception("a dead letter that was given up fails again: repair its cause")
-            raise GivenUpError(f"it was given up, and fails again: {error!r}") from error
 
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections
@@ -123,8 +98,8 @@ class DeadLetters:
             await rejections.keep_on(self._rejection(delivery, None))
         elif source == queues.alerts:
             await rejections.keep(self._rejection(delivery, None))
-        elif (queue := source.removesuffix(URGENT_SUFFIX)) in self._decoders:
-            await self._internal(delivery, queue)
+        elif source.removesuffix(URGENT_SUFFIX) == queues.scheduler:
+            await self._internal(delivery)
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
         elif queues.is_response(source):
@@ -134,14 +109,15 @@ class DeadLetters:
         else:
             await self._put_aside(delivery, None)
 
-    async def _internal(self, delivery: Delivery, queue: str) -> None:
+    async def _internal(self, delivery: Delivery) -> None:
         try:
-            message = self._decoders[queue](delivery.body)
+            message = internal.decode_for_scheduler(delivery.body)
         except MalformedError:
             await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
         tracing.about(order_id=message.order_id)
-        await self._finish(message.order_id, cause_of(queue, message.id), delivery)
+        cause = cause_of(self._context.queues.scheduler, message.id)
+        await self._finish(message.order_id, cause, delivery)
 
     async def _request(self, delivery: Delivery) -> None:
         """Fence the reply to a request and put it aside, unless its step no longer waits for it.

@@ -1,12 +1,20 @@
-"""Scheduler: claims ready steps, sends requests to agents, records their replies."""
+"""Scheduler: claims ready steps, sends requests to agents, records how they ended."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from sas.actors.operator import Operator
 from sas.codec import internal
-from sas.codec.internal import Internal, ProgressMessage, ReplyMessage, WakeMessage
+from sas.codec.internal import (
+    CallbackMessage,
+    CommandMessage,
+    ForScheduler,
+    ProgressMessage,
+    ReplyMessage,
+    WakeMessage,
+)
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger, fence
 from sas.domain.claim import claim
@@ -23,15 +31,24 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+ActOnCallback = Callable[[CallbackMessage, Delivery], Awaitable[ApplyResult]]
+"""Acts on an accepted callback (``sas.features.callbacks``)."""
 
 
 class Scheduler:
-    """Handles the ``scheduler`` queue (wakes, commands) and ``agent-replies``."""
+    """Handles the ``scheduler`` queue: wakes, replies, callbacks and operators' commands."""
 
-    def __init__(self, context: Context, business: Business, deploy_wait: timedelta) -> None:
+    def __init__(
+        self,
+        context: Context,
+        business: Business,
+        act_on_callback: ActOnCallback,
+        deploy_wait: timedelta,
+    ) -> None:
         """For ``deploy_wait`` a command is left to an instance that has its order's workflow."""
         self._context = context
         self._business = business
+        self._act_on_callback = act_on_callback
         self._runner = TransitionRunner(context, business.workflow_of)
         self._operator = Operator(context, business, self._runner, deploy_wait)
 
@@ -39,33 +56,41 @@ class Scheduler:
         """Handle one message of the ``scheduler`` queue.
 
         Raises:
-            UnavailableError: put the message back (``sas.engine.receiver``).
+            ContentionError, UnavailableError: put the message back (``sas.engine.receiver``).
         """
+        order_id: str | None = None
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
                 message = internal.decode_for_scheduler(delivery.body)
-                cause = cause_of(self._context.queues.scheduler, message.id)
-                if isinstance(message, WakeMessage):
-                    return await self._wake(message, cause, delivery)
-                command = internal.to_command(message)
+                order_id = message.order_id
+                return await self._act(message, delivery)
             except MalformedError as error:
-                return await self._put_aside(delivery, error)
-            tracing.about("scheduler command", order_id=message.order_id)
-            return await self._operator.carry_out(command, cause, delivery)
+                rejection = delivery.rejected(error, order_id)
+                await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+                return ApplyResult.NOTHING
 
-    async def handle_reply(self, delivery: Delivery) -> ApplyResult:
-        """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
-        with tracing.received("scheduler reply", "scheduler", delivery.properties):
-            try:
-                message = internal.decode_from_agent(delivery.body)
-                reply = (
-                    internal.to_progress(message)
-                    if isinstance(message, ProgressMessage)
-                    else internal.to_reply(message)
-                )
-            except MalformedError as error:
-                return await self._put_aside(delivery, error)
-            return await self._reply(message, reply, delivery)
+    async def _act(self, message: ForScheduler, delivery: Delivery) -> ApplyResult:
+        """Act on a message.
+
+        Raises:
+            MalformedError: it can never be used.
+        """
+        cause = cause_of(self._context.queues.scheduler, message.id)
+        match message:
+            case WakeMessage():
+                result = await self._wake(message, cause, delivery)
+            case CommandMessage():
+                tracing.about("scheduler command", order_id=message.order_id)
+                return await self._operator.carry_out(internal.to_command(message), cause, delivery)
+            case CallbackMessage():
+                return await self._act_on_callback(message, delivery)
+            case ReplyMessage():
+                result = await self._reply(internal.to_reply(message), message.seq, cause, delivery)
+            case ProgressMessage():
+                result = await self._reply(internal.to_progress(message), None, cause, delivery)
+        if result is ApplyResult.UNKNOWN_ORDER:
+            raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
+        return result
 
     async def _wake(self, message: WakeMessage, cause: str, delivery: Delivery) -> ApplyResult:
         tracing.about("scheduler claim", order_id=message.order_id)
@@ -85,13 +110,12 @@ class Scheduler:
             external_sent=delivery.external_sent,
         )
         await self._context.rules.refresh()
-        result = await self._runner.run(message.order_id, trigger, decide)
-        return await self._known(result, message, delivery)
+        return await self._runner.run(message.order_id, trigger, decide)
 
     async def _reply(
-        self, message: ReplyMessage | ProgressMessage, reply: Reply | Progress, delivery: Delivery
+        self, reply: Reply | Progress, seq: int | None, cause: str, delivery: Delivery
     ) -> ApplyResult:
-        tracing.about(order_id=message.order_id, epoch=message.epoch)
+        tracing.about("scheduler reply", order_id=reply.order_id, epoch=reply.epoch)
         name = "unknown"
 
         def decide(order: Order | None, now: datetime) -> Decision | None:
@@ -112,32 +136,19 @@ class Scheduler:
 
         trigger = Trigger(
             by=by,
-            cause=cause_of(self._context.queues.replies, message.id),
-            seq=message.seq if isinstance(message, ReplyMessage) else None,
+            cause=cause,
+            seq=seq,
             external_sent=delivery.external_sent,
         )
         await self._context.rules.refresh()
-        result = await self._runner.run(message.order_id, trigger, decide)
+        result = await self._runner.run(reply.order_id, trigger, decide)
         if result is ApplyResult.NOTHING and isinstance(reply, Reply):
             metrics.late_reply(name)
-            log.info("late reply: order %s step %s", message.order_id, name)
-        return await self._known(result, message, delivery)
+            log.info("late reply: order %s step %s", reply.order_id, name)
+        return result
 
     def _rules(self, order: Order, now: datetime) -> Rules:
         return self._context.rules.of(self._business.workflow_of(order), now)
-
-    async def _known(
-        self, result: ApplyResult, message: Internal, delivery: Delivery
-    ) -> ApplyResult:
-        """Put a message aside if its order does not exist."""
-        if result is ApplyResult.UNKNOWN_ORDER:
-            error = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
-            await self._put_aside(delivery, error)
-        return result
-
-    async def _put_aside(self, delivery: Delivery, error: MalformedError) -> ApplyResult:
-        await self._context.rejections.put_aside(delivery.rejected(error), AlertKind.REJECTED)
-        return ApplyResult.NOTHING
 
 
 def _is_over(order: Order) -> bool:

@@ -18,7 +18,7 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.delivery import FAILING_CHECK, Delivery
+from sas.engine.delivery import BUG, Delivery
 from sas.engine.failing_check import FailingCheckError, check_order, check_works
 from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, TransitionRunner
@@ -57,7 +57,7 @@ class Submitter:
             try:
                 submission = read_order(delivery, delivery.queue, self._context, self._bytes_max)
                 workflow, details = self._checked(submission, delivery)
-                if delivery.properties.get(FAILING_CHECK):
+                if delivery.properties.get(BUG):
                     await check_works(self._context, workflow.name)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
                 await self._store(submission, details, workflow, delivery)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sas.cli import application, options, screen
+from sas.cli import application, options, screen, system
 from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github, package
@@ -211,10 +211,17 @@ def azd(
         "postdeploy",
         "sign-in",
         "settings",
+        "export",
+        "restore",
     ],
     target: Annotated[
-        str | None, typer.Argument(help="FILE of package; OWNER/REPO of sign-in.")
+        str | None,
+        typer.Argument(help="FILE of package, export and restore; OWNER/REPO of sign-in."),
     ] = None,
+    *,
+    environment: Annotated[
+        str, typer.Option(metavar="NAME", help="Of sign-in: the environment on GitHub.")
+    ] = github.ENVIRONMENT,
 ) -> None:
     """Prepare a deployment by azd of the project in this directory, which has its infra/.
 
@@ -222,8 +229,9 @@ def azd(
       sas azd check
       sas azd package
       sas azd sign-in OWNER/REPO
+      sas azd export FILE
 
-    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in.
+    azure.yaml and .github/workflows/deploy.yml call all of it but sign-in and restore.
 
     \b
       package       make the zip to deploy, build/app.zip if no FILE is named
@@ -234,16 +242,18 @@ def azd(
       postdeploy    print where everything is
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
+      export        write all rows of the state store into FILE (.jsonl.gz)
+      restore       write the rows of FILE into an empty table
     """
     try:
-        _azd(action, target)
+        _azd(action, target, environment)
     except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
         for line in f"sas: {error}".splitlines():  # commands to run are on lines of their own
             screen.complain(line)
         raise typer.Exit(NotPossibleError.exit_code) from None
 
 
-def _azd(action: str, target: str | None) -> None:
+def _azd(action: str, target: str | None, environment: str) -> None:
     if action == "package":
         zip_path = Path(target) if target else package.PACKAGE
         with screen.progress("packages for Azure") as tell:
@@ -252,14 +262,29 @@ def _azd(action: str, target: str | None) -> None:
         screen.sentence(
             f"{zip_path} has the app and {screen.count(count, 'package')}: {size / 1e6:.1f} MB"
         )
-    elif (action == "sign-in") != bool(target):
-        raise UsageError("OWNER/REPO belongs to sign-in: sas azd sign-in OWNER/REPO")
+    elif (action in {"sign-in", "export", "restore"}) != bool(target):
+        raise UsageError("sign-in needs OWNER/REPO, export and restore need FILE, no other does")
+    elif target and action != "sign-in":
+        _copy(action, Path(target))
     elif target:
-        github.sign_in(target)
+        github.sign_in(target, environment)
     elif action == "settings":
         sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
     else:
         deployment.HOOKS[action](os.environ)
+
+
+def _copy(action: str, file: Path) -> None:
+    """Export the table that the environment names into a file, or restore it."""
+    from sas.deploy import backup  # noqa: PLC0415  # Azure's SDK is slow to import
+
+    async def work(_: system.LiveSystem) -> int:
+        storage = system.read_storage(os.environ)
+        copy = backup.export if action == "export" else backup.restore
+        await copy(storage.endpoint, storage.table, file, screen.sentence)
+        return 0
+
+    system.run(work)
 
 
 def docs(

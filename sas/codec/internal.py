@@ -197,9 +197,8 @@ class CallbackMessage(
     error: FaultBody | None = None
 
 
-Internal = (
-    WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage | CallbackMessage
-)
+ForScheduler = WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage
+Internal = ForScheduler | RequestMessage
 EnvelopeT = TypeVar("EnvelopeT", bound=Envelope)
 
 
@@ -221,23 +220,11 @@ def decode(body: bytes, kind: type[EnvelopeT]) -> EnvelopeT:
     return message
 
 
-def decode_for_scheduler(body: bytes) -> WakeMessage | CommandMessage:
+def decode_for_scheduler(body: bytes) -> ForScheduler:
     """Return a message of the queue ``scheduler``; raises as ``decode``."""
-    kinds: Any = WakeMessage | CommandMessage
-    message: WakeMessage | CommandMessage = decode(body, kinds)
+    kinds: Any = ForScheduler
+    message: ForScheduler = decode(body, kinds)
     return message
-
-
-def decode_from_agent(body: bytes) -> ReplyMessage | ProgressMessage:
-    """Return a message of the queue ``agent-replies``; raises as ``decode``."""
-    kinds: Any = ReplyMessage | ProgressMessage
-    message: ReplyMessage | ProgressMessage = decode(body, kinds)
-    return message
-
-
-def decode_callback(body: bytes) -> CallbackMessage:
-    """Return a message of the queue ``callbacks``; raises as ``decode``."""
-    return decode(body, CallbackMessage)
 
 
 def _check_format(value: object) -> None:

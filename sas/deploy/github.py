@@ -1,44 +1,66 @@
-"""Prepares deployments by ``.github/workflows/deploy.yml``.
+"""Lets the workflows of a GitHub repository deploy an environment of azd.
 
-sas azd sign-in OWNER/REPO    once, by a person: identity, roles, variables
+sas azd sign-in OWNER/REPO    once for each environment, by a person: identity, rights, variables
 sas azd settings              in the workflow: the variables, for azd
 
-``sign-in`` needs az (an owner of the subscription), gh (an administrator of the repository) and azd
-with a chosen environment. It can run again: after ``azd env set``, after a change of roles.json.
+``sign-in`` needs az (an owner of the resource group, or of the subscription if there is no group
+yet), gh (an administrator of the repository) and azd with the environment chosen. It can run again:
+after ``azd env set``, after a change of roles.json, after the repository was renamed.
+
+1. An application in Entra ID. It is found by the id that azd remembers, else by its exact name. One
+   that somebody else could sign in as is refused, because it gets the right to grant roles.
+2. What only an owner may do (``sas.deploy.owner``), and rights on the resource group alone.
+3. Two environments on GitHub, NAME and NAME-plan, each for the branch main and for tags v*. People
+   add reviewers to NAME. NAME-plan has none, because it only shows what NAME would do.
+4. The identity trusts these two environments, by the subject that GitHub signs.
+5. The variables of both environments are the values of azd.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sas.deploy.azd import INFRA, parameter_variables
+from sas.deploy import owner
+from sas.deploy.azd import INFRA, DeploymentRefusedError, parameter_variables
+from sas.deploy.commands import CommandFailedError, az, run
 
 ENVIRONMENT = "production"
-"""The ``environment`` of the workflow's job. The subject that GitHub signs names it."""
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
 CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
 ACCESS_ADMINISTRATOR = "f58310d9-a9f6-439a-9e8d-f62e7b41a168"
 """Role Based Access Control Administrator; a condition limits it to the roles of roles.json."""
 ROLES = INFRA / "roles.json"
-OF_SIGN_IN = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID")
+CLIENT = "SAS_DEPLOY_CLIENT_ID"
+"""Where azd remembers the application."""
+DEPLOYER = "SAS_DEPLOYER_PRINCIPAL_ID"
+OF_SIGN_IN = (
+    "AZURE_CLIENT_ID",
+    "AZURE_RESOURCE_GROUP",
+    "AZURE_SUBSCRIPTION_ID",
+    "AZURE_TENANT_ID",
+)
+POLICIES = (("main", "branch"), ("v*", "tag"))
+"""What deploys: names of branches and tags, and the kind of each."""
 
 
-def subject(repository: str) -> str:
-    """Return the subject that GitHub signs for the job. It names ``environment``, no branch."""
-    return f"repo:{repository}:environment:{ENVIRONMENT}"
+def subject(prefix: str, environment: str) -> str:
+    """Return the subject that GitHub signs for a job in an environment. It names no branch."""
+    return f"{prefix}:environment:{environment}"
 
 
-def condition(roles: Path = ROLES) -> str:
-    """Return the condition on the right to grant roles: those of roles.json and no other."""
-    ids = ", ".join(sorted(role["id"] for role in json.loads(roles.read_text()).values()))
-    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
+def condition(scaler_role: str, roles: Path = ROLES) -> str:
+    """Return the condition on the right to grant roles: these roles and no other.
+
+    They are the role of the scaler, and those of roles.json that an owner does not grant.
+    """
+    listed = json.loads(roles.read_text(encoding="utf-8")).values()
+    ids = {role["id"] for role in listed if not role.get("owner")}
+    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ", ".join(sorted(ids | {scaler_role})) + "}"
     role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     action = "Microsoft.Authorization/roleAssignments"
     return (
@@ -47,28 +69,52 @@ def condition(roles: Path = ROLES) -> str:
     )
 
 
-def sign_in(repository: str) -> None:
-    """Make the identity that the workflow signs in as, its rights, and the variables."""
+def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
+    """Make the identity that the workflows sign in as, its rights, and the variables.
+
+    Raises:
+        DeploymentRefusedError: something is not as it must be. The text says what to change.
+        CommandFailedError: az, azd or gh is missing, or refuses.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", environment):
+        raise DeploymentRefusedError(f"{environment!r}: use lower-case letters, digits and -")
+    environments = (environment, f"{environment}-plan")
     values = _azd_values()
-    subscription = values["AZURE_SUBSCRIPTION_ID"]
-    tenant = _run("az", "account", "show", "--subscription", subscription, "--query", "tenantId")
-    client = _application(f"deploy-{values['AZURE_ENV_NAME']}")
-    _trust(client, subject(repository))
-    _grant(_principal(client), f"/subscriptions/{subscription}")
-    _environment(repository)
-    values |= {"AZURE_CLIENT_ID": client, "AZURE_TENANT_ID": tenant}
-    _set_variables(repository, values)
-    print(f"{subject(repository)} may deploy as {client}.")
+    tenant = _tenant(values["AZURE_SUBSCRIPTION_ID"])
+    prefix = _prefix(repository)
+    refused = owner.before(values)
+    if refused:
+        commands = "".join(f"\n    {command}" for command in refused)
+        raise DeploymentRefusedError(f"Ask an owner to run this first:{commands}")
+    client = _application(values)
+    principal = _principal(client)
+    for name, value in ((CLIENT, client), (DEPLOYER, principal)):
+        run("azd", "env", "set", name, value)
+    values = _azd_values()
+    _grant(principal, values)
+    for name in environments:
+        _protect(f"repos/{repository}/environments/{name}")
+    _trust(client, {f"sas-{name}": subject(prefix, name) for name in environments})
+    for name in environments:
+        _set_variables(
+            ("--repo", repository, "--env", name),
+            {**values, "AZURE_CLIENT_ID": client, "AZURE_TENANT_ID": tenant},
+        )
+    print(
+        f"{repository} deploys as {client}, from main and from tags v*, in {environment}.\n"
+        f"Add reviewers to {environment} on GitHub (Settings, Environments), and a rule for main: "
+        "who may change main may deploy."
+    )
 
 
 def settings(variables: Mapping[str, str]) -> str:
-    """Return the lines for GITHUB_ENV: each variable that main.parameters.json asks for.
+    """Return the lines for GITHUB_ENV: each variable that a deployment reads.
 
     Raises:
         ValueError: a value has a line break, and could define another variable.
     """
     lines = []
-    for name in sorted(parameter_variables()):
+    for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
         value = variables.get(name, "")
         if "\n" in value or "\r" in value:
             raise ValueError(f"the variable {name} has a line break: give it in one line")
@@ -78,96 +124,195 @@ def settings(variables: Mapping[str, str]) -> str:
 
 
 def _azd_values() -> dict[str, str]:
-    values = json.loads(_run("azd", "env", "get-values", form="json"))
+    values = json.loads(run("azd", "env", "get-values", "--output", "json"))
     lacking = {"AZURE_ENV_NAME", "AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"} - set(values)
     if lacking:
-        sys.exit(f"azd does not know {', '.join(sorted(lacking))}: run `azd provision` first")
+        hints = "".join(f"\n    azd env set {name} ..." for name in sorted(lacking))
+        raise DeploymentRefusedError(f"The environment of azd lacks:{hints}")
     return dict(values)
 
 
-def _application(name: str) -> str:
-    client = _run("az", "ad", "app", "list", "--display-name", name, "--query", "[0].appId")
-    return client or _run("az", "ad", "app", "create", "--display-name", name, "--query", "appId")
+def _tenant(subscription: str) -> str:
+    """Return the tenant of the subscription, in which the application is made.
+
+    The commands ``az ad`` work in the tenant of the subscription that az has chosen.
+    """
+    account = az({}, "account", "show")
+    if account["id"] != subscription:
+        raise DeploymentRefusedError(
+            f"az has chosen another subscription than azd: az account set --subscription "
+            f"{subscription}"
+        )
+    return str(account["tenantId"])
+
+
+def _prefix(repository: str) -> str:
+    """Return what the subjects of a repository begin with.
+
+    Since July 2026 it has the ids of owner and repository in it, if the repository is new or was
+    renamed or transferred. GitHub says it in ``sub_claim_prefix``, which is missing in older
+    answers. Then it is the name as GitHub spells it: Entra ID compares upper and lower case.
+    """
+    path = f"repos/{repository}/actions/oidc/customization/sub"
+    answer = json.loads(run("gh", "api", path))
+    if not answer.get("use_default", True):
+        raise DeploymentRefusedError(
+            f"{repository} has a subject of its own for OIDC, so it would name no environment. "
+            f"Use the default: gh api --method PUT {path} -F use_default=true"
+        )
+    prefix = answer.get("sub_claim_prefix")
+    return str(prefix or f"repo:{json.loads(run('gh', 'api', f'repos/{repository}'))['full_name']}")
+
+
+def _application(values: Mapping[str, str]) -> str:
+    """Return the appId of the application: the remembered one, the only namesake, or a new one."""
+    name, remembered = f"deploy-{values['AZURE_ENV_NAME']}", values.get(CLIENT)
+    # --display-name would list each application whose name begins so (azure-cli issue 23053).
+    query = f"appId eq '{remembered}'" if remembered else f"displayName eq '{name}'"
+    applications = az({}, "ad", "app", "list", "--filter", query)
+    if len(applications) > 1:
+        ids = ", ".join(application["appId"] for application in applications)
+        raise DeploymentRefusedError(
+            f"{len(applications)} applications have the name {name}: {ids}. Name yours: "
+            f"azd env set {CLIENT} ..."
+        )
+    if applications:
+        [application] = applications
+        _check_alone("app", application["appId"], application)
+        return str(application["appId"])
+    if remembered:
+        raise DeploymentRefusedError(
+            f"There is no application {remembered} any more. To make a new one: "
+            f'azd env set {CLIENT} ""'
+        )
+    return str(az({}, "ad", "app", "create", "--display-name", name)["appId"])
 
 
 def _principal(client: str) -> str:
-    query = ("--query", "[0].id")
-    principal = _run("az", "ad", "sp", "list", "--filter", f"appId eq '{client}'", *query)
-    return principal or _run("az", "ad", "sp", "create", "--id", client, "--query", "id")
+    principals = az({}, "ad", "sp", "list", "--filter", f"appId eq '{client}'")
+    if not principals:
+        return str(az({}, "ad", "sp", "create", "--id", client)["id"])
+    [principal] = principals
+    _check_alone("sp", principal["id"], principal)
+    return str(principal["id"])
 
 
-def _trust(client: str, subject_text: str) -> None:
-    """Trust only this subject, so that no branch or pull request can deploy without a review."""
-    app = ("az", "ad", "app", "federated-credential")
-    credentials = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
-    for credential in credentials:
-        if credential["subject"] != subject_text:
-            _run(*app, "delete", "--id", client, "--federated-credential-id", credential["id"])
-    if subject_text in {credential["subject"] for credential in credentials}:
-        return
-    parameters = {
-        "name": ENVIRONMENT,
-        "issuer": ISSUER,
-        "subject": subject_text,
-        "audiences": [AUDIENCE],
+def _check_alone(kind: str, object_id: str, properties: Mapping[str, Any]) -> None:
+    """Refuse an application (or its principal) that others can sign in as, or let others do so."""
+    for member in ("passwordCredentials", "keyCredentials"):
+        if properties.get(member):
+            raise DeploymentRefusedError(
+                f"{properties['displayName']} ({object_id}) has {member}: who knows them would "
+                f"deploy. Remove them (az ad {kind} credential list --id {object_id}), or let this "
+                f'make a new application: azd env set {CLIENT} "", and rename that one'
+            )
+    me = az({}, "ad", "signed-in-user", "show")["id"]
+    owners = az({}, "ad", kind, "owner", "list", "--id", object_id) or []
+    others = [each.get("displayName") or each["id"] for each in owners if each["id"] != me]
+    if others:
+        raise DeploymentRefusedError(
+            f"{properties['displayName']} ({object_id}) has other owners, who could let anybody "
+            f"deploy: {', '.join(others)}. Let them run this, or remove them as owners"
+        )
+
+
+def _grant(principal: str, values: Mapping[str, str]) -> None:
+    """Grant what a deployment needs on the resource group; remove the older rights above it."""
+    subscription = f"/subscriptions/{values['AZURE_SUBSCRIPTION_ID']}"
+    group = owner.group_id(values)
+    needed = {CONTRIBUTOR: None, ACCESS_ADMINISTRATOR: condition(values[owner.SCALER_ROLE])}
+    for assignment in az({}, "role", "assignment", "list", "--all", "--assignee", principal):
+        scope = assignment["scope"].lower()
+        role = assignment["roleDefinitionId"].rpartition("/")[2].lower()
+        if scope == group.lower() and role in needed:
+            if assignment.get("condition") == needed[role]:
+                del needed[role]
+                continue
+        elif scope != subscription.lower() or role not in (CONTRIBUTOR, ACCESS_ADMINISTRATOR):
+            # The template describes its own assignments so.
+            if not str(assignment.get("description")).startswith("sas: "):
+                print(f"It has this right too; remove it if nothing needs it: {assignment['id']}")
+            continue
+        az({}, "role", "assignment", "delete", "--ids", assignment["id"])
+    for role, limit in needed.items():
+        limited = ("--condition", limit, "--condition-version", "2.0") if limit else ()
+        az(
+            {},
+            *("role", "assignment", "create", "--role", role, "--scope", group),
+            *("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal"),
+            *limited,
+        )
+
+
+def _protect(path: str) -> None:
+    """Make an environment, to which only ``POLICIES`` deploy. Keep the rules that people made."""
+    environment = _environment(path)
+    policy = environment.get("deployment_branch_policy") or {}
+    if not policy.get("custom_branch_policies"):
+        _gh("PUT", path, _rules(environment))
+    listed = json.loads(run("gh", "api", f"{path}/deployment-branch-policies?per_page=100"))
+    present = {(each["name"], each.get("type", "branch")) for each in listed["branch_policies"]}
+    for name, kind in POLICIES:
+        if (name, kind) not in present:
+            _gh("POST", f"{path}/deployment-branch-policies", {"name": name, "type": kind})
+    for name, kind in sorted(present.difference(POLICIES)):
+        print(f"{path.rpartition('/')[2]} lets the {kind} {name} deploy too: a rule of yours?")
+
+
+def _environment(path: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(run("gh", "api", path)))
+    except CommandFailedError as error:
+        if "HTTP 404" in error.text:
+            return {}
+        raise
+
+
+def _rules(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body that sets the policy. A member that is left out would be cleared."""
+    body: dict[str, Any] = {
+        "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}
     }
-    _run(*app, "create", "--id", client, "--parameters", json.dumps(parameters))
+    for rule in environment.get("protection_rules", ()):
+        if rule["type"] == "wait_timer":
+            body["wait_timer"] = rule["wait_timer"]
+        if rule["type"] == "required_reviewers":
+            body["prevent_self_review"] = rule.get("prevent_self_review", False)
+            body["reviewers"] = [
+                {"type": each["type"], "id": each["reviewer"]["id"]} for each in rule["reviewers"]
+            ]
+    return body
 
 
-def _grant(principal: str, scope: str) -> None:
-    """Grant what a deployment needs, and remove every other role, such as azd's broader one."""
-    roles = ("az", "role", "assignment")
-    of = ("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal")
-    assignments = json.loads(
-        _run(*roles, "list", "--assignee", principal, "--scope", scope, form="json") or "[]"
-    )
-    for assignment in assignments:
-        if not assignment["roleDefinitionId"].endswith(CONTRIBUTOR):
-            _run(*roles, "delete", "--ids", assignment["id"])
-    _run(*roles, "create", *of, "--role", CONTRIBUTOR, "--scope", scope)
-    limited = ("--condition", condition(), "--condition-version", "2.0")
-    _run(*roles, "create", *of, "--role", ACCESS_ADMINISTRATOR, "--scope", scope, *limited)
+def _trust(client: str, subjects: Mapping[str, str]) -> None:
+    """Trust these subjects, each by the name of its credential. Print what others trust."""
+    credentials = ("ad", "app", "federated-credential")
+    present = set()
+    for credential in az({}, *credentials, "list", "--id", client):
+        name, trusted = credential["name"], (credential["issuer"], credential["subject"])
+        if name in subjects and trusted != (ISSUER, subjects[name]):
+            of = ("--id", client, "--federated-credential-id", name)
+            az({}, *credentials, "delete", *of)
+            continue
+        present.add(trusted)
+        if name not in subjects:
+            print(f"The credential {name} lets {trusted[1]} deploy too: remove it if it is yours")
+    for name, text in subjects.items():
+        if (ISSUER, text) not in present:  # Entra ID refuses the same subject twice
+            parameters = {"name": name, "issuer": ISSUER, "subject": text, "audiences": [AUDIENCE]}
+            az({}, *credentials, "create", "--id", client, "--parameters", json.dumps(parameters))
 
 
-def _environment(repository: str) -> None:
-    """Make the environment, to which only protected branches deploy. People add its reviewers."""
-    rule = {
-        "deployment_branch_policy": {"protected_branches": True, "custom_branch_policies": False}
-    }
-    path = f"repos/{repository}/environments/{ENVIRONMENT}"
-    _run("gh", "api", "--method", "PUT", path, "--input", "-", stdin=json.dumps(rule), form="")
-
-
-def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
-    """Give the environment's variables the values of azd. Remove a variable that azd lacks."""
-    of = ("--repo", repository, "--env", ENVIRONMENT)
-    printed = _run("gh", "variable", "list", *of, "--json", "name", form="")
-    present = {variable["name"] for variable in json.loads(printed or "[]")}
-    for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
+def _set_variables(of: tuple[str, ...], values: Mapping[str, str]) -> None:
+    """Give an environment's variables the values of azd. Remove a variable that azd lacks."""
+    listed = json.loads(run("gh", "variable", "list", *of, "--json", "name"))
+    present = {variable["name"] for variable in listed}
+    for name in sorted({*parameter_variables(), *OF_SIGN_IN, DEPLOYER, owner.SCALER_ROLE}):
         if values.get(name):
-            _run("gh", "variable", "set", name, *of, "--body", str(values[name]), form="")
+            run("gh", "variable", "set", name, *of, "--body", values[name])
         elif name in present:
-            _run("gh", "variable", "delete", name, *of, form="")
+            run("gh", "variable", "delete", name, *of)
 
 
-def _run(*command: str, stdin: str | None = None, form: str = "tsv") -> str:
-    """Run a command and return what it prints.
-
-    ``form`` is the output format of az and azd. Each call gives it, because people may have set
-    another default. gh has no such option, so its ``form`` is empty.
-    """
-    output = ("--output", form) if form else ()
-    executable = shutil.which(command[0])
-    if executable is None:
-        sys.exit(f"{command[0]} was not found on PATH: install it and sign in")
-    process = subprocess.run(  # noqa: S603  # no shell
-        [executable, *command[1:], *output],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if process.returncode:
-        sys.exit(f"{' '.join(command)}\n{process.stderr.strip()}")
-    printed = process.stdout.strip()
-    return "" if printed == "None" else printed
+def _gh(method: str, path: str, body: Mapping[str, Any]) -> None:
+    run("gh", "api", "--method", method, path, "--input", "-", stdin=json.dumps(body))

@@ -34,9 +34,10 @@ def lane(queue: str, *, urgent: bool) -> str:
 class Queues:
     """Every queue of the system.
 
-    The queues that an order passes (orders, scheduler, replies, callbacks, agents) each have a
-    second lane for urgent orders: a separate queue with a separate function. So urgent orders never
-    wait for ordinary ones.
+    The queues that an order passes (orders, scheduler, agents) each have a second lane for urgent
+    orders: a separate queue with a separate function. So urgent orders never wait for ordinary
+    ones. ``scheduler`` has what waits for the state store alone: wakes, commands, replies and
+    callbacks.
 
     Each of ``applications`` sends its orders to a queue of its own, ``orders-<application>``. Its
     response queue ``responses-<application>`` and order ids that begin with ``<application>-`` are
@@ -45,13 +46,11 @@ class Queues:
 
     orders: str = "orders"
     scheduler: str = "scheduler"
-    replies: str = "agent-replies"
     alerts: str = "operator-alerts"
     rejected: str = "orders-rejected"
     dead_letters: str = "dead-letters"
     agent_prefix: str = "agent-"
     response_prefix: str = "responses-"
-    callbacks: str = "callbacks"
     applications: tuple[str, ...] = ()
 
     def agent(self, name: str, *, urgent: bool = False) -> str:
@@ -63,15 +62,19 @@ class Queues:
         """Return these queues for an application that submits urgent orders."""
         return replace(self, orders=lane(self.orders, urgent=True))
 
+    def of_orders(self) -> tuple[str, ...]:
+        """Return the queues to which applications send orders, in both lanes."""
+        ordinary = (self.orders, *map(self.orders_of, self.applications))
+        return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
+
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues that orders pass with these agents, in both lanes."""
         bound = (self.orders_of(application) for application in self.applications)
-        fixed = (self.orders, *bound, self.scheduler, self.replies, self.callbacks)
-        ordinary = (*fixed, *map(self.agent, agents))
+        ordinary = (self.orders, *bound, self.scheduler, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def twice(self, agents: Iterable[str]) -> str | None:
-        """Return a queue with two purposes, such as that of an agent named ``replies``, if any."""
+        """Return a queue with two purposes, such as that of an agent, if any."""
         names = [name.lower() for name in self.own(agents)]  # as Service Bus compares them
         return next((name for name in names if names.count(name) > 1), None)
 

@@ -72,7 +72,7 @@ class Context:
 
     def reply_cause(self, order_id: str, step: int, direction: str, epoch: int) -> str:
         """Return the cause that the journal records for the reply to one dispatch of a step."""
-        return cause_of(self.queues.replies, reply_id(order_id, step, direction, epoch))
+        return cause_of(self.queues.scheduler, reply_id(order_id, step, direction, epoch))
 
     async def load(self, order_id: str) -> Order | None:
         """Return an order whose workflow version was checked; None if it does not exist.

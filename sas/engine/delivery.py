@@ -17,11 +17,13 @@ LEFT_SINCE = "sas_left_since"
 
 ``sas show`` reads it.
 """
-FAILING_CHECK = "sas_failing_check"
-"""Property of an order's message that waits for a mended check: the error and its line.
+BUG = "sas_failing_check"
+"""Property of a message that waits for a mended version: the error and its line.
 
 ``sas show`` reads it.
 """
+BUG_LENGTH_MAX = 250
+"""Longest explanation of an error in ``BUG``: a copy of the largest order must fit its queue."""
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 

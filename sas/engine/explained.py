@@ -15,16 +15,21 @@ from sas.ports import HeldError
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def explained(error: Exception) -> str:
+def explained(error: Exception, length_max: int = AttemptError.MESSAGE_LENGTH_MAX) -> str:
     """Return ``KeyError: 'amount' (orders/agents.py:42 in do)``; of a HeldError its reason."""
-    reason, length_max = whole_text(str(error)), AttemptError.MESSAGE_LENGTH_MAX
+    reason = whole_text(str(error))
     if isinstance(error, HeldError):
         return reason[:length_max]
     text = ": ".join(filter(None, (type(error).__name__, reason)))
+    line = line_of(error)
+    return f"{text[: length_max - len(line) - 3]} ({line})"
+
+
+def line_of(error: Exception) -> str:
+    """Return ``orders/agents.py:42 in do``: the innermost line of the adopter, or else of any."""
     places = list(_places(error.__traceback__))
     own_places = [place for place, is_own in places if is_own]
-    line = (own_places or [place for place, _ in places] or ["line not known"])[-1]
-    return f"{text[: length_max - len(line) - 3]} ({line})"
+    return (own_places or [place for place, _ in places] or ["line not known"])[-1]
 
 
 def _places(trace: TracebackType | None) -> Iterator[tuple[str, bool]]:

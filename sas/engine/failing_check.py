@@ -14,7 +14,7 @@ from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
 from sas.engine.context import Context
-from sas.engine.delivery import FAILING_CHECK, LEFT_SINCE
+from sas.engine.delivery import BUG, BUG_LENGTH_MAX, LEFT_SINCE
 from sas.engine.explained import explained
 from sas.ports import Business, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
@@ -33,9 +33,9 @@ class FailingCheckError(UnavailableError):
     def __init__(self, saga: str, error: Exception) -> None:
         super().__init__(f"the check of saga {saga} fails with {type(error).__name__}")
         self._scope = _scope(saga)
-        self.explanation = f"the {self._scope} fails: {explained(error)}"
+        self.explanation = f"the {self._scope} fails: {explained(error, BUG_LENGTH_MAX)}"
         # The wait for an instance that has the workflow is over: this one has it.
-        self.put_back_with = {FAILING_CHECK: self.explanation, LEFT_SINCE: ""}
+        self.put_back_with = {BUG: self.explanation, LEFT_SINCE: ""}
 
     async def report(self, context: Context, order_id: str) -> None:
         """Report the incident. If that fails, the next delivery does it."""

@@ -1,43 +1,48 @@
-"""Receives messages. A message whose dependency is away is put back, and uses up no delivery.
+"""Receives messages. One that cannot be handled now is put back, and uses up no delivery.
 
-A queue dead-letters a message after five deliveries. That limit is for poison: a message that no
-attempt can handle. A function that raises gets its message again at once. So while the state store
-does not answer, the healthy messages too would use up their deliveries, within minutes. Therefore
-this module stands between the host and every handler. One delivery goes like this:
+A function that raises gets its message again at once, and after five deliveries the message is a
+dead letter. So while the state store does not answer, or after a bad release, all healthy messages
+would be rejected within seconds. Therefore this module stands between the host and every handler.
+One delivery goes like this:
 
 1. **Restore.** The message may be the copy of an earlier delivery (see 4). The properties of the
    copy say which MessageId its sender gave it, and from which queue a dead letter came. The handler
    sees these. So it sees the same message in every delivery, and derives the same cause from it.
 2. **Handle.** The handler runs. What a first delivery records for this process is handed over next,
    each message as its queue would deliver it (``sas.engine.run_on``). If all of that returns, the
-   host completes the message. If the handler raises an error that says "something is away"
-   (``UnavailableError``), the delivery goes on at 3. So it does after ``UndeliverableError``,
-   because a right to send may be missing for a few minutes after a deploy. Any other error is a bug
-   or poison. It is raised, and the host redelivers the message. In its last delivery it is sent to
-   ``dead-letters`` from here, with the error: Service Bus would only count the deliveries. If that
-   fails, or if the process dies, Service Bus makes it a dead letter, without the error.
-3. **Report.** Time alone does not repair a deploy that does not fit the state store, or that lacks
-   a queue or a right. So the operator is alerted. A message that is left to an instance of another
-   version is reported only when it has waited for longer than a deploy takes.
-4. **Put back.** A scheduled copy of the message goes to its own queue: after one second, and later
-   with a growing delay, at most 30 s as a rule. Then the function returns, so the host completes
-   the message. No delivery was used up. The copy has the same body, and the properties that the
-   handler asked for (``put_back_with``): an agent's request carries the state of its call in them.
-5. **Wait here.** If the queue does not take the copy either, the bus is away. The function pauses
-   and goes back to 2 with the message that it still holds.
-6. **Defer.** If the function must end before its next attempt, the copy is written to the state
-   store with a due row, and the supervisor sends it later (``sas.engine.external``). The function
-   returns.
+   host completes the message. Otherwise the delivery goes on at 3. An error is an *outage* if it
+   says "something is away" (``UnavailableError``), or is an ``UndeliverableError``, because a right
+   to send may be missing for a few minutes after a deploy. Any other error is a *failure*: the app
+   has a bug, or the message is poison, and no attempt can handle it. A message that was handed over
+   does not fail here: it travels, and fails in its queue.
+3. **Report.** A failure is an incident at once, one for each line of code that fails. So a bad
+   release can be taken back while its messages wait. An outage ends by itself, unless the deploy
+   does not fit the state store, or lacks a queue or a right: then it is an incident too. A message
+   that is left to an instance of another version is reported only when it has waited for longer
+   than a deploy takes.
+4. **Put back.** A scheduled copy of the message goes to its own queue, and the function returns. So
+   the host completes the message, and no delivery was used up. The pauses grow: from one second to
+   30 s as a rule, and after failures to five minutes. The copy has the same body, and the
+   properties that the handler asked for (``put_back_with``): an agent's request carries the state
+   of its call in them. After ``FAILURES_MAX`` failures the message is poison: it goes to
+   ``dead-letters``, with the error. A dead letter that fails is put back until it is handled.
+5. **Wait here.** If the queue does not take the copy either, the bus is away. After an outage the
+   function pauses, and goes back to 2 with the message that it still holds.
+6. **Defer.** If the function must end before its next attempt, or failed, the copy is written to
+   the state store with a due row, and the supervisor sends it later (``sas.engine.external``). The
+   function returns.
 7. **Give back.** If the store is away too, there is no place left to write to. The error is raised,
-   and the host redelivers. Only this way uses up a delivery, and each one lasts a whole function
-   time. So an outage of everything must last for about 42 minutes before a message of it is dead.
+   and the host redelivers. Only this way uses up a delivery. After an outage, each one lasts a
+   whole function time: an outage of everything must last for about 42 minutes before a message of
+   it is dead.
 8. **Cut off.** A handler that still runs ``CUT_AFTER`` after its function should have ended is
    cancelled, and goes on at 3. For the order this is the same as a crash of the worker. Without it
    the host would kill the worker, with all the other functions in it.
 
 What can go wrong, and why nothing is lost:
 
-* A crash in 2, 3 or 5: the message was not completed. Its lock ends, and it is redelivered.
+* A crash in 2, 3 or 5: the message was not completed. Its lock ends, and it is redelivered. A
+  message that kills its process each time is a dead letter after five deliveries.
 * A crash after 4 or 6, before the host completes the message: the message and its copy both exist.
   The redelivery makes a copy with the same id, and most queues drop it (duplicate detection). Where
   two copies stay, they have one cause. The second one finds it recorded and decides nothing
@@ -49,16 +54,24 @@ What can go wrong, and why nothing is lost:
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
+from sas.codec.orders import salvage
+from sas.domain.calls import CallState
+from sas.domain.change import Incident
 from sas.domain.expire import DEPLOY_TIME
-from sas.domain.ids import digest_id, key_time
-from sas.engine.delivery import AGAIN, FIRST_ID, LEFT_SINCE, Delivery
-from sas.engine.explained import explained
+from sas.domain.ids import InvalidIdError, check_order_id, digest_id, key_time
+from sas.domain.messages import AlertKind
+from sas.domain.order import AttemptError
+from sas.engine.delivery import AGAIN, BUG, BUG_LENGTH_MAX, FIRST_ID, LEFT_SINCE, Delivery
+from sas.engine.explained import explained, line_of
 from sas.engine.external import ExternalSender
+from sas.engine.hooks import Incidents
+from sas.engine.in_flight import carrying
 from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
     Clock,
@@ -76,6 +89,8 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 TIMES = "sas_put_back"
 """Property: how often a message was put back."""
+FAILURES = "sas_failures"
+"""Property: how often the handling of a message failed. Outages do not count."""
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
@@ -90,8 +105,15 @@ FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
-DELIVERIES_MAX = 5
-"""Deliveries after which Service Bus gives up a message of a working queue (infra/queues.json)."""
+FAILURES_MAX = 7
+"""After so many failures a message is poison. Its pauses are 4, 16, 64, 256, 300 and 300 s at most,
+together some 12 minutes. Within that time a bad release can be taken back: its alert comes at the
+first failure, and a rollback takes two minutes.
+"""
+FAILURE_DELAY_MAX_S = AttemptError.PAUSE_MAX.total_seconds()
+"""Longest pause before a message is handled again after a failure."""
+LETTER_DELAY_MAX_S = 3600.0
+"""Longest pause before a dead letter is handled again that failed. A repair may take days."""
 DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 """The properties in which Service Bus says why it gave a message up."""
 FAILED = "FunctionFailed"
@@ -105,12 +127,10 @@ Mismatch = StoreMismatchError | QueueRefusesError
 T = TypeVar("T")
 
 
-class GivenUpError(UnavailableError):
-    """A message that its queue gave up fails again. The pauses between its attempts grow to an
-    hour, because a repair of the code may take long and each attempt logs an error.
+class FailedError(UnavailableError):
+    """The handling of a message failed. The text leaves out that of the error: it may quote the
+    order.
     """
-
-    delay_max_s = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +139,8 @@ class Receiver:
 
     The numbers are those of the module's text. ``external`` defers the copies that no queue takes.
     ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
-    fit the state store or lacks a queue or a right. ``dead_letters`` is the queue of that name.
+    fit the state store or lacks a queue or a right. ``incidents`` tells the operator of failures.
+    ``dead_letters`` is the queue of that name.
     """
 
     bus: MessageBus
@@ -127,6 +148,7 @@ class Receiver:
     function_time: timedelta
     external: ExternalSender
     report_mismatch: Callable[[Mismatch], Awaitable[None]]
+    incidents: Incidents
     run_on: RunOn
     dead_letters: str
 
@@ -136,9 +158,8 @@ class Receiver:
         Returns what the handler returns; None if the message was put back, or was given up here.
 
         Raises:
-            UnavailableError: the function must end, and the message could be neither put back nor
-                deferred. The host redelivers it.
-            Exception: the handler has a bug, or the message is poison. The host redelivers it.
+            UnavailableError: the message could be neither put back nor deferred. The host
+                redelivers it.
         """
         delivery = _as_first_sent(delivery)  # 1. Restore.
         ends_at = self.clock.now() + self.function_time
@@ -153,9 +174,8 @@ class Receiver:
             return await self._received(handle_and_follow, delivery)
         except UnavailableError:
             raise
-        except Exception as error:
-            if not await self._given_up(delivery, error):
-                raise
+        except Exception as error:  # noqa: BLE001  a bug raises anything
+            await self._failed(delivery, error)
             return None
 
     async def _handed_over(self, handler: Handler, delivery: Delivery) -> list[Message]:
@@ -175,7 +195,7 @@ class Receiver:
     ) -> T | None:
         """Handle a message, or put it back; raises as ``receive``."""
         ends_at = delivery.ends_at or self.clock.now() + self.function_time
-        times = _times(delivery)
+        times = _number(delivery, TIMES)
         while True:
             try:
                 return await self.within_time(handler(delivery), ends_at)  # 2. Handle.
@@ -184,8 +204,7 @@ class Receiver:
             except UndeliverableError as error:  # a right to send may be missing for a while
                 outage = QueueRefusesError(error)
             except Exception:
-                # The host may not export its own log of it (docs/telemetry.md).
-                log.exception("a message of queue %s failed and comes again", delivery.queue)
+                log.exception("a message of queue %s failed", delivery.queue)
                 raise
             # 3. Report.
             if isinstance(outage, Mismatch):
@@ -209,20 +228,50 @@ class Receiver:
                 return None
             await self.clock.sleep(delay)
 
-    async def _given_up(self, delivery: Delivery, error: Exception) -> bool:
-        """Send a message to ``dead-letters`` in its last delivery; False if it comes again."""
-        is_last = (delivery.count or 0) >= DELIVERIES_MAX
-        if not is_last or delivery.queue.partition("/")[0] == self.dead_letters:
-            return False
-        properties = _read(delivery, "sas_", "trace")
-        message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
-        letter = dead_letter(self.dead_letters, message, FAILED, explained(error))
+    async def _failed(self, delivery: Delivery, error: Exception) -> None:
+        """Put a message back whose handling failed, or give it up; raises as ``receive``."""
+        failures = _number(delivery, FAILURES) + 1
+        is_letter = delivery.queue == self.dead_letters
+        delay = delay_s(2 * failures, LETTER_DELAY_MAX_S if is_letter else FAILURE_DELAY_MAX_S)
+        why = FailedError(f"its handling failed {failures} times, now with {type(error).__name__}")
+        await self._report_failure(delivery, error, delay)  # 3. Report.
+        if failures < FAILURES_MAX or is_letter:  # 4. Put back.
+            changes = {FAILURES: str(failures), BUG: explained(error, BUG_LENGTH_MAX), AGAIN: "yes"}
+            changes |= carrying(CallState.GOES_ON)  # if it is a request, a call may have gone out
+            copy = self._copy(_with(delivery, changes), _number(delivery, TIMES) + 1, delay)
+            is_away = not await self._put_back(copy, delay, why)
+        else:
+            copy = self._poison(delivery, error)
+            is_away = not await self._is_sent(copy, why)
+        if is_away:
+            await self._defer(copy, why)  # 6. Defer.
+
+    async def _report_failure(self, delivery: Delivery, error: Exception, delay: float) -> None:
+        """Report the incident of a failure. If that fails, the next failure does it."""
+        now = self.clock.now()
+        then = f"tried {FAILURES_MAX} times within some 12 minutes, and then put on orders-rejected"
+        if delivery.queue == self.dead_letters:
+            then = "tried again at least every hour"
+        incident = Incident(
+            kind=AlertKind.AGENT_FAILING,
+            scope=f"{type(error).__name__} at {line_of(error)}",
+            text=f"Messages of queue {delivery.queue} fail: {explained(error)}. "
+            "If a release brought it, deploy the one before: `sas azd deploy` with the zip that "
+            f"you kept. Otherwise deploy a mended version. Each message is {then}.",
+            since=now,
+            until=now + timedelta(seconds=delay),
+        )
         try:
-            await self.bus.send([letter])
-        except (UnavailableError, UndeliverableError) as outage:
-            log.warning("a message of queue %s is given back: %s", delivery.queue, outage)
-            return False
-        return True
+            await self.incidents.report(incident, *_order_ids(delivery))
+        except Exception as problem:  # noqa: BLE001  a bad release may break this too
+            log.warning("a failure is reported later: %s", type(problem).__name__)
+
+    def _poison(self, delivery: Delivery, error: Exception) -> Message:
+        properties = _read(delivery, "sas_", "trace")
+        for name in (FAILURES, BUG):  # a dead letter has its own
+            properties.pop(name, None)
+        message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
+        return dead_letter(self.dead_letters, message, FAILED, explained(error))
 
     async def within_time(self, work: Awaitable[T], ends_at: datetime | None = None) -> T:
         """Return the result of ``work``, which must end with its function.
@@ -272,13 +321,18 @@ class Receiver:
 
     async def _put_back(self, copy: Message, delay: float, outage: UnavailableError) -> bool:
         """Send the copy of a message to its own queue; False if that is away too."""
-        try:
-            await self.bus.send([copy])
-        except (UnavailableError, UndeliverableError) as error:
-            log.warning("a message of queue %s waits: %s; %s", copy.queue, outage, error)
+        if not await self._is_sent(copy, outage):
             return False
         metrics.put_back(copy.queue)
         log.warning("a message of queue %s is put back for %.0f s: %s", copy.queue, delay, outage)
+        return True
+
+    async def _is_sent(self, message: Message, outage: UnavailableError) -> bool:
+        try:
+            await self.bus.send([message])
+        except (UnavailableError, UndeliverableError) as error:
+            log.warning("a message for queue %s waits: %s; %s", message.queue, outage, error)
+            return False
         return True
 
     async def _defer(self, copy: Message, outage: UnavailableError) -> None:
@@ -358,9 +412,15 @@ def _as_first_sent(delivery: Delivery) -> Delivery:
     )
 
 
-def _times(delivery: Delivery) -> int:
-    text = delivery.properties.get(TIMES)
+def _number(delivery: Delivery, name: str) -> int:
+    text = delivery.properties.get(name)
     return int(text) if _is_text(text) and text.isdecimal() and len(text) < 9 else 0
+
+
+def _order_ids(delivery: Delivery) -> Iterator[str]:
+    """Yield the order that a message is about, if its body names one."""
+    with suppress(InvalidIdError):
+        yield check_order_id(salvage(delivery.body).order_id or "")
 
 
 def _read(delivery: Delivery, *prefixes: str) -> dict[str, str]:

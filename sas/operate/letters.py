@@ -19,16 +19,7 @@ from typing import Any
 
 from sas.codec import internal
 from sas.codec.external import AlertMessage, RejectedMessage
-from sas.codec.internal import (
-    CallbackMessage,
-    CommandMessage,
-    Envelope,
-    Kind,
-    ProgressMessage,
-    ReplyMessage,
-    RequestMessage,
-    WakeMessage,
-)
+from sas.codec.internal import Kind, RequestMessage
 from sas.codec.orders import salvage
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time, reply_id
@@ -50,10 +41,6 @@ READ_MAX = 1000
 """How many messages of a queue are read at most."""
 PEEKS_AT_ONCE = 8
 """Queues that are read at the same time."""
-# msgspec can decode into a union, but the type hint of ``internal.decode`` names one class only.
-_INTERNAL_MESSAGE: type[Envelope] = (
-    WakeMessage | CommandMessage | ReplyMessage | ProgressMessage | CallbackMessage  # type: ignore[assignment]
-)
 _OF_A_REQUEST = (Kind.REQUEST, Kind.REPLY, Kind.PROGRESS)
 
 
@@ -182,10 +169,8 @@ def dead_letter_paths(queues: Queues, agents: Iterable[str], others: Iterable[st
 def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
     """Return the agents whose queues ``infra/queues.json`` names, if that file can be read."""
     prefix, agents = queues.agent_prefix, set()
-    # The reply queues have the prefix of agents' queues too.
-    reply_queues = {queues.replies, lane(queues.replies, urgent=True)}
     for queue in expected_queues(folder):
-        if queue.startswith(prefix) and queue not in reply_queues:
+        if queue.startswith(prefix):
             with suppress(ValueError):
                 agents.add(check_agent(queue.removeprefix(prefix)))
     return agents
@@ -216,13 +201,9 @@ async def submitted(bus: MessageBus, queues: Queues, order_id: str) -> Letter | 
 def waiting_paths(order: Order, step: StepRecord, queues: Queues, agents: set[str]) -> list[str]:
     """Return the queues that may hold the next message of a step, the most likely ones first."""
     urgent = order.details.urgent
-    if step.awaits_callback:
-        names = [lane(queues.callbacks, urgent=urgent)]
-    elif step.dispatched:
-        names = [queues.agent(name, urgent=urgent) for name in sorted(agents)]
-        names.append(lane(queues.replies, urgent=urgent))
-    else:
-        names = [lane(queues.scheduler, urgent=urgent)]
+    names = [lane(queues.scheduler, urgent=urgent)]
+    if step.dispatched and not step.awaits_callback:
+        names = [*(queues.agent(name, urgent=urgent) for name in sorted(agents)), *names]
     return [*names, queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
 
 
@@ -349,12 +330,12 @@ def _cause_of(letter: Letter, queues: Queues) -> str | None:
     if queues.takes_orders(letter.source):
         first_id = message.properties.get(FIRST_ID, message.message_id)
         return cause_of(queues.orders, str(letter.members.get("submission_id") or first_id))
-    if queue in {queues.scheduler, queues.replies, queues.callbacks}:
-        return cause_of(queue, internal.decode(message.body, _INTERNAL_MESSAGE).id)
+    if queue == queues.scheduler:
+        return cause_of(queue, internal.decode_for_scheduler(message.body).id)
     if queue.startswith(queues.agent_prefix):
         request = internal.decode(message.body, RequestMessage)
         reply = reply_id(request.order_id, request.step, request.direction, request.epoch)
-        return cause_of(queues.replies, reply)
+        return cause_of(queues.scheduler, reply)
     return None
 
 
@@ -391,8 +372,7 @@ def _of_request(letter: Letter, order: Order) -> Verdict:
 def is_internal(part: RejectedMessage, queues: Queues) -> bool:
     """Return whether a rejected message came from a part of the system, or is a callback."""
     queue = part.source_queue.removesuffix(URGENT_SUFFIX)
-    shared_queues = {queues.scheduler, queues.replies, queues.callbacks}
-    return queue in shared_queues or queue.startswith(queues.agent_prefix)
+    return queue == queues.scheduler or queue.startswith(queues.agent_prefix)
 
 
 def is_outgoing(part: RejectedMessage, queues: Queues) -> bool:

@@ -25,7 +25,7 @@ from sas.codec.strict import Reason
 from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.engine.delivery import FAILING_CHECK
+from sas.engine.delivery import BUG
 from sas.engine.receiver import DEAD_LETTER_REASON, FAILED, REFUSED, why_given_up
 from sas.operate import finding
 from sas.operate.letters import (
@@ -290,7 +290,7 @@ def _row(letter: Letter, order: OrderRow | None) -> MessageRow:
 
 def _dead_letter(letter: Letter, queues: Queues) -> dict[str, Any]:
     properties, verdict = letter.peeked.properties, letter.verdict
-    reason, error = properties.get(DEAD_LETTER_REASON, ""), properties.get(FAILING_CHECK)
+    reason, error = properties.get(DEAD_LETTER_REASON, ""), properties.get(BUG)
     todo, verb = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
     command = f"sas messages {verb.format(shlex.quote(letter.peeked.message_id))}"
     if letter.path == queues.dead_letters:

@@ -24,7 +24,7 @@ from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
-from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK
+from sas.engine.delivery import BUG, DEPLOY_WAIT
 from sas.features.circuit_breaker.guard import breakers
 from sas.operate import finding, letters
 from sas.operate.commands import Intent, act_on
@@ -343,7 +343,7 @@ def _in_no_queue(step: StepRecord, problems: Mapping[str, str], agents: Collecti
 def _agent_of(letter: Letter | None, queues: Queues) -> str | None:
     """Return the agent in whose queue a letter is; None if it is in another queue."""
     queue = letter.source.removesuffix("-urgent") if letter else ""
-    if queue == queues.replies or not queue.startswith(queues.agent_prefix):
+    if not queue.startswith(queues.agent_prefix):
         return None
     return queue.removeprefix(queues.agent_prefix)
 
@@ -398,7 +398,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
 def _to_begin(letter: Letter) -> Waits:
     """Return what an order waits for that no function has stored yet, by its message."""
     members, left_at = letter.members, letter.left_since
-    version, bug = members.get("workflow_version"), letter.peeked.properties.get(FAILING_CHECK)
+    version, bug = members.get("workflow_version"), letter.peeked.properties.get(BUG)
     workflow = f"{members.get('workflow')}" + ("" if version is None else f" version {version}")
     waits = Waits(awaited="The function app, to take its message.", then=IF_IT_LASTS)
     if left_at is not None:
@@ -410,7 +410,7 @@ def _to_begin(letter: Letter) -> Waits:
         )
     elif bug is not None:
         waits = Waits(
-            awaited=f"A deploy that mends its check: {bug}.",
+            awaited=f"A deploy that mends a bug: {bug}.",
             todo="Deploy a mended version; do not submit the order again.",
         )
     return replace(waits, message=_in_queue(letter))

@@ -24,10 +24,11 @@ from sas.codec.orders import with_submission_id
 from sas.codec.strict import Reason
 from sas.domain.ids import digest_id, key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.delivery import AGAIN, FIRST_ID
+from sas.engine.delivery import AGAIN, BUG, FIRST_ID
 from sas.engine.receiver import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
+    FAILURES,
     FIRST_AT,
     SOURCE,
 )
@@ -297,7 +298,7 @@ def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
     ids of messages that are put back depend on this count. If the count began at 0 again, a later
     copy would get an id that was used before, and duplicate detection would drop that copy.
     """
-    dropped = {FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
+    dropped = {FIRST_AT, FAILURES, BUG, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
     if target == queues.dead_letters:
         # The function of this queue reads why the message was given up, and by which queue.
         dropped = {FIRST_AT}

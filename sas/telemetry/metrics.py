@@ -63,6 +63,12 @@ class Instruments:
             "how overdue a sweep's oldest row was",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
+        self.oldest_order = meter.create_histogram(
+            "sas.orders.oldest_age",
+            "s",
+            "how long the oldest message of a queue of orders has waited",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
         self.purge_lag = meter.create_histogram(
             "sas.purge.lag",
             "s",
@@ -137,6 +143,11 @@ def attempt(agent: str, step: str, *, direction: str, outcome: str, fault: str =
 def swept(age_s: float) -> None:
     """Record how overdue the oldest row of a sweep was, in seconds."""
     _instruments.sweep_age.record(max(age_s, 0.0))
+
+
+def oldest_order(queue: str, age_s: float) -> None:
+    """Record for how many seconds the oldest message of a queue of orders has waited."""
+    _instruments.oldest_order.record(max(age_s, 0.0), {"sas.queue": queue})
 
 
 def purged(lag_s: float) -> None:

@@ -139,13 +139,11 @@ def _handlers(app: Application, business: Business) -> dict[str, Handler]:
 
     handlers = {
         QUEUES.dead_letters: handler(app.dead_letters.handle),
-        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle_given_up),
+        QUEUES.dead_letters + DEAD_LETTERS: handler(app.dead_letters.handle),
     }
     for urgent in (False, True):
         handlers[lane(QUEUES.orders, urgent=urgent)] = handler(app.submitter.handle)
         handlers[lane(QUEUES.scheduler, urgent=urgent)] = handler(app.scheduler.handle)
-        handlers[lane(QUEUES.replies, urgent=urgent)] = handler(app.scheduler.handle_reply)
-        handlers[lane(QUEUES.callbacks, urgent=urgent)] = handler(app.callbacks.handle)
         for name in business.agents:
             handlers[QUEUES.agent(name, urgent=urgent)] = handler(app.agents[name].handle)
     return handlers

@@ -27,8 +27,8 @@ e. **A call, just before it is made** (``_is_called``): the right key and the ri
 f. **A sweep, as it ends** (``_observe_sweeps``): it notes when the last whole sweep began. A
    deadline that had passed by then must have had its effect (``_has_missed_deadline``). This is
    checked at the next transition of the order, and at the end. So a late effect is found too.
-g. **An error of a function** (``_function_failed``): only a crash or an outage may raise. Any other
-   error may come at each delivery (a poison message). If it comes only once, redelivery hides it.
+g. **An error of a function** (``_is_sending``, ``_function_failed``): only a crash or an outage may
+   raise. After any other error the message is put back, which hides an error that comes only once.
 h. **The end** (``at_end``, ``left_over``): each order ended, its effects at the services match its
    state, each notification and alert of its journal arrived, and no other notification did. Each
    transition may be right while the order is stuck, or while an effect happened twice. Only the end
@@ -79,13 +79,14 @@ from sas.domain.order import (
 )
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Rules, StepRules
-from sas.engine.delivery import FIRST_ID
+from sas.engine.delivery import BUG, FIRST_ID
 from sas.engine.in_flight import CLOSE_TO_COMPLETE_BY
+from sas.engine.receiver import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, FAILED, FAILURES
 from sas.features.incidents.rules import explained_by
 from sas.ports import AgentCall, Callback, Message, UnavailableError
 from sas.testing.bus import DEAD_LETTERS, Queued
 from sas.testing.platform import QUEUES, REPLIES_TO
-from sas.testing.system import AT_REST, CALLBACKS, System
+from sas.testing.system import AT_REST, SCHEDULER, System
 from sas.testing.violation import Violation
 from sas.testing.world import CrashError
 
@@ -96,11 +97,12 @@ SWEEP_TIME = timedelta(seconds=20)
 """A sweep that takes longer may have left rows to the next sweep."""
 _BASES = {
     lane(name, urgent=urgent): name
-    for name in (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks)
+    for name in (QUEUES.orders, QUEUES.scheduler)
     for urgent in (False, True)
 }
 """The queues whose messages are causes. The value is the ordinary lane of the queue."""
 _REPLY = f'"kind":"{Kind.REPLY}"'.encode()
+_CALLBACK = f'"kind":"{Kind.CALLBACK}"'.encode()
 _ENDS = frozenset({StepState.PROCESSED, StepState.ERROR})
 
 
@@ -205,7 +207,7 @@ class Invariants:
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
         system.world.on_failed = self._function_failed
-        system.world.on_sends = self._reply_is_sent
+        system.world.on_sends = self._is_sending
         system.on_answered = self._was_answered
         for name, agent in system.agents.items():
             for direction in Direction:
@@ -259,7 +261,7 @@ class Invariants:
             self._say(17, f"{place}: cause {cause} is fenced, and its queue never gave it up")
         queue, _, own_id = cause.partition(":")
         parts = own_id.split("/")
-        if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
+        if queue == QUEUES.scheduler and entry.what.acts and change.before and len(parts) > 3:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
             if not _is_out(change.before, number, direction, epoch):
                 self._say(6, f"{place}: reply {own_id} counts, and no such request is out")
@@ -269,14 +271,15 @@ class Invariants:
 
         Its queue gave its message up, or its actor let it go, because another handler may have it.
         """
-        is_wake = cause.startswith(f"{QUEUES.scheduler}:{order_id}/")
-        is_request = by.startswith("agent ") and cause.startswith(f"{QUEUES.replies}:{order_id}/")
-        return (
-            is_wake
-            or is_request
-            or cause in self._given_up
-            or cause.startswith(f"{QUEUES.callbacks}:")
-        )
+        if cause in self._given_up:
+            return True
+        queue, _, own_id = cause.partition(":")
+        name, *parts = own_id.split("/")
+        is_wake = name == order_id and len(parts) == 2
+        is_reply = name == order_id and len(parts) == 3
+        is_callback = name in {"accepted", "sent", "callback"}
+        is_let_go = is_wake or is_callback or (is_reply and by.startswith("agent "))
+        return queue == QUEUES.scheduler and is_let_go
 
     def _untried(self, order_id: str, step: StepRecord) -> bool:
         """Return whether a timeout of a dispatched step must not count as its failure.
@@ -298,9 +301,7 @@ class Invariants:
             and (queued.expires_at is None or queued.expires_at > now)
             and _is_request(queued.message.body, order_id, step)
             for name, queue in bus.queues.items()
-            if name.startswith(QUEUES.agent_prefix)
-            and _BASES.get(name.removesuffix(DEAD_LETTERS)) != QUEUES.replies
-            and name not in self._system.subqueues
+            if name.startswith(QUEUES.agent_prefix) and name not in self._system.subqueues
             for queued in queue.waiting
         )
 
@@ -317,7 +318,7 @@ class Invariants:
             return False
         for name, queue in bus.queues.items():
             is_orders = name.removesuffix("-urgent") == QUEUES.orders
-            is_agents = name.startswith(QUEUES.agent_prefix) and _BASES.get(name) is None
+            is_agents = name.startswith(QUEUES.agent_prefix)
             if not (is_orders or is_agents) or name in self._system.subqueues:
                 continue
             for queued in (*queue.waiting, *queue.locked):
@@ -352,7 +353,7 @@ class Invariants:
             alert = msgspec.json.decode(message.body, type=AlertMessage)
             self._alerts.add(alert.id)
             self._alerted.add((alert.kind, alert.scope or ""))
-        elif message.queue.startswith(QUEUES.callbacks):
+        elif message.queue in SCHEDULER and _CALLBACK in message.body:
             self._accepted.add(_callback_key(msgspec.json.decode(message.body)))
 
     def _was_put_aside(self, message: Message) -> None:
@@ -382,11 +383,12 @@ class Invariants:
         message = queued.message
         is_letter = message.queue.removesuffix(DEAD_LETTERS) == QUEUES.dead_letters
         base = _BASES.get((queued.source or "") if is_letter else message.queue)
-        if base == QUEUES.callbacks:
+        is_callback = base == QUEUES.scheduler and _CALLBACK in message.body
+        if is_callback:
             is_aside = message.body.decode() in self._put_aside_bodies
-            is_kept = is_aside or self._is_back(message, *CALLBACKS)  # in the lane of its order
+            is_kept = is_aside or self._is_back(message, *SCHEDULER)  # in the lane of its order
             self._callback_completed(message, is_kept=is_kept)
-        if base is None or base == QUEUES.callbacks:
+        if base is None or is_callback:
             return
         cause = _cause(base, message.body, _first_id(message))
         order_id = msgspec.json.decode(message.body).get("order_id")
@@ -396,7 +398,7 @@ class Invariants:
             lost = self._unsent(stored.order, seq)
         elif is_letter:
             lost = [] if message.body.decode() in self._put_aside_bodies else ["it"]
-        elif base == QUEUES.replies and stored is not None and seq is None:
+        elif base == QUEUES.scheduler and stored is not None and seq is None:
             is_awaited = _REPLY in message.body and _is_out(stored.order, *_dispatch(message.body))
             lost = ["it"] if is_awaited else []
         else:
@@ -436,7 +438,7 @@ class Invariants:
             case Request():
                 direction = item.direction
                 reply = reply_id(order.order_id, item.step, direction.value, item.epoch)
-                cause, forms = cause_of(QUEUES.replies, reply), {own_id, reply}
+                cause, forms = cause_of(QUEUES.scheduler, reply), {own_id, reply}
                 goes_on = any(f"{reply}/{check}" in self._sent_ids for check in (0, 1))
                 is_silent = self._is_close(order.steps[item.step])
                 is_over = not is_out(order, item.step, direction, item.epoch)
@@ -456,8 +458,15 @@ class Invariants:
         reserve = CLOSE_TO_COMPLETE_BY + CLOCK_SKEW
         return step.complete_by is not None and step.complete_by - reserve <= now
 
+    def _is_sending(self, message: Message, now: datetime) -> None:
+        """Check what an instance is about to send, by its own clock."""
+        if FAILURES in message.properties or message.properties.get(DEAD_LETTER_REASON) == FAILED:
+            why = message.properties.get(BUG) or message.properties.get(DEAD_LETTER_DESCRIPTION)
+            self._say(14, f"the handling of message {message.message_id} failed: {why}")
+        self._reply_is_sent(message, now)
+
     def _function_failed(self, queued: Queued, error: BaseException) -> None:
-        """Check that no message is poison: a function fails only by a crash or an outage."""
+        """Check that a function fails only by a crash or an outage."""
         if not isinstance(error, UnavailableError | CrashError):
             reason = f"{type(error).__name__}: {error}"
             self._say(14, f"message {queued.message.message_id} is poison: {reason}")
@@ -490,9 +499,9 @@ class Invariants:
 
     def _reply_is_sent(self, message: Message, now: datetime) -> None:
         """Check a reply when its agent sends it, by the clock of the agent's instance."""
-        if _BASES.get(message.queue) != QUEUES.replies:
+        if message.queue not in SCHEDULER or _REPLY not in message.body:
             return
-        if message.message_id.startswith("again/") or _REPLY not in message.body:
+        if message.message_id.startswith("again/"):
             return  # a scheduler puts it back
         number, direction, epoch = _dispatch(message.body)
         order_id = msgspec.json.decode(message.body)["order_id"]
@@ -584,9 +593,7 @@ class Invariants:
 
     def _holds(self, claims: dict[str, Any]) -> bool:
         messages = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
-        callbacks = [
-            message.body for message in messages if message.queue.startswith(QUEUES.callbacks)
-        ]
+        callbacks = [message.body for message in messages if _CALLBACK in message.body]
         return any(
             _callback_key(msgspec.json.decode(body)) == _callback_key(claims) for body in callbacks
         )
@@ -606,7 +613,7 @@ class Invariants:
         alerts = [message for message in entry.messages if isinstance(message, Alert)]
         steps_before = change.before.steps if change.before else ()
         for old, new in zip(steps_before, order.steps, strict=False):
-            of_callback = (entry.cause or "").startswith(f"{QUEUES.callbacks}:")
+            of_callback = (entry.cause or "").startswith(f"{QUEUES.scheduler}:callback/")
             is_over = old.process_state is StepState.PROCESSING is not new.process_state
             ends = _ENDS if of_callback and is_over else _ENDS & {new.process_state}
             self._ended |= {(order.order_id, new.number, end) for end in ends}
@@ -702,7 +709,7 @@ def _reply_cause(body: bytes) -> str:
     request = msgspec.json.decode(body)
     direction = request["direction"]
     reply = reply_id(request["order_id"], request["step"], direction, request["epoch"])
-    return cause_of(QUEUES.replies, reply)
+    return cause_of(QUEUES.scheduler, reply)
 
 
 def _first_id(message: Message) -> str:

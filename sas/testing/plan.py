@@ -256,7 +256,7 @@ clock of one instance is wrong. ``drawn`` never draws them.
 
 def dependencies(agents: Sequence[str]) -> list[str]:
     """Return everything that may be away."""
-    inner = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents)]
+    inner = [QUEUES.orders, QUEUES.scheduler, *map(QUEUES.agent, agents)]
     outer = [REPLIES_TO, QUEUES.alerts, QUEUES.rejected, QUEUES.dead_letters]
     return [
         "table",
@@ -356,7 +356,7 @@ def _unforwarded(rng: random.Random, agents: Sequence[str]) -> list[Item]:
     """
     if rng.random() < 0.7:
         return []
-    inner = (QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents))
+    inner = (QUEUES.orders, QUEUES.scheduler, *map(QUEUES.agent, agents))
     queue = None if rng.random() < 0.6 else rng.choice((*inner, QUEUES.dead_letters))
     at_once, twice = rng.random() < 0.8, rng.random() < 0.3
     item = Unforwarded(

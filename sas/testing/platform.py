@@ -49,10 +49,8 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         REPLIES_TO: "response",
     }
     for urgent in ("", "-urgent"):
-        names |= {queue + urgent: "incoming" for queue in (QUEUES.orders, QUEUES.callbacks)}
+        names |= {QUEUES.orders + urgent: "incoming", QUEUES.scheduler + urgent: "internal"}
         names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
-        for internal in (QUEUES.scheduler, QUEUES.replies):
-            names[internal + urgent] = "internal"
     path = project / "infra" / "queues.json"
     try:
         queue_file = read_list(project)

@@ -9,7 +9,7 @@ from typing import Any
 from sas.config import Config, read_config
 from sas.engine.retry import RetryPolicy
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "ServiceBus": "Endpoint=sb://memory;SharedAccessKeyName=k;SharedAccessKey=k",
     "SAS_TABLES": "UseDevelopmentStorage=true",
 }
@@ -21,7 +21,7 @@ def settings(instance: str, **changes: Any) -> Config:
 
     ``instance`` is its name in LockedBy and the journal. ``changes`` are fields of ``Config``.
     """
-    config = read_config(_ENVIRONMENT)
+    config = read_config(ENVIRONMENT)
     return replace(
         config,
         instance=instance,

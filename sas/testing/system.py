@@ -78,7 +78,7 @@ CHANCE_S = 7200.0
 """Faults by chance end so many seconds after the last outage."""
 THROTTLED = 0.7
 """The share of operations that wait at a throttled table."""
-CALLBACKS = {lane(QUEUES.callbacks, urgent=urgent) for urgent in (False, True)}
+SCHEDULER = {lane(QUEUES.scheduler, urgent=urgent) for urgent in (False, True)}
 AT_REST = frozenset(
     {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
 )
@@ -268,7 +268,7 @@ class System:
 
         It was put back for ``AGAIN_MAX``. It waits for the operator, as its order does.
         """
-        if queued.message.queue not in CALLBACKS:
+        if queued.message.queue not in SCHEDULER:
             return False
         if queued.visible_at - queued.enqueued_at < AGAIN_MAX:
             return False

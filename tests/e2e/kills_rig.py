@@ -27,8 +27,8 @@ from tests.functions_rig import SHOP, WHOLESALE, WORKED, addresses, northwind, o
 
 AGENTS = tuple(f"agent_{agent}{lane}" for agent in business.AGENTS for lane in ("", "_urgent"))
 CORE = (
-    *("submission", "scheduler", "replies", "deadletters"),
-    *("submission_urgent", "scheduler_urgent", "replies_urgent"),
+    *("submission", "scheduler", "deadletters"),
+    *("submission_urgent", "scheduler_urgent"),
 )
 APART = {"agents": AGENTS, "core": CORE, "supervisor": ("supervisor",)}
 TOGETHER = {"host": (*AGENTS, *CORE, "supervisor")}

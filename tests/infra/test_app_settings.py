@@ -69,7 +69,7 @@ ELSEWHERE = {
                 "SAS_MESSAGE_BYTES_MAX",
             ),
             *("SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
-            *("SAS_FUNCTION_SECONDS",),
+            *("SAS_FUNCTION_SECONDS", "SAS_QUEUE_DELAY_SECONDS"),
             *(
                 "ORDERS_ATTEMPT_SECONDS",
                 "ORDERS_INLINE_AGENTS",

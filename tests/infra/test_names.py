@@ -26,7 +26,7 @@ EMULATED: dict[str, dict[str, Any]] = {
 }
 RESPONSES = {f"responses-{name}" for name in needs_of(ROOT).applications}
 LANES = (
-    *("orders", "scheduler", "agent-replies", "callbacks"),
+    *("orders", "scheduler"),
     *(f"agent-{name}" for name in AGENTS),
 )
 INTERNAL = {
@@ -89,7 +89,7 @@ def test_the_queue_dead_letters_forwards_to_no_queue() -> None:
 
 def test_duplicate_detection_is_off_where_two_applications_may_send_the_same_id() -> None:
     off = {name for name, queue in EMULATED.items() if not queue["RequiresDuplicateDetection"]}
-    assert off == {"orders", "orders-urgent", "callbacks", "callbacks-urgent", "dead-letters"}
+    assert off == {"orders", "orders-urgent", "dead-letters"}
 
 
 def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:

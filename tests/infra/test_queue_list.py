@@ -12,7 +12,6 @@ from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import DELIVERIES_MAX
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tests.sample import AGENTS
@@ -150,9 +149,9 @@ def test_the_emulator_has_the_queues_of_azure_within_its_bounds() -> None:
         emulator_config(LIST, map(str, range(40)))
 
 
-def test_the_receiver_knows_how_often_a_working_queue_delivers_a_message() -> None:
+def test_a_working_queue_gives_a_message_up_that_killed_its_process_five_times() -> None:
     working = {name: each for name, each in AZURE.items() if name != CODE.dead_letters}
-    assert {each["maxDeliveryCount"] for each in working.values()} == {DELIVERIES_MAX}
+    assert {each["maxDeliveryCount"] for each in working.values()} == {5}
 
 
 def test_every_queue_but_the_last_forwards_its_dead_letters() -> None:

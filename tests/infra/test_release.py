@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -25,16 +27,48 @@ def version() -> str:
 # -- Releases ---------------------------------------------------------------------------------
 
 
+def runs(job: str) -> str:
+    return "\n".join(step.get("run", "") for step in JOBS[job]["steps"])
+
+
 def test_nothing_is_published_but_what_the_tests_and_checks_passed() -> None:
     assert JOBS["build"]["needs"] == "ci"
-    assert JOBS["publish"]["needs"] == "build"
-    runs = " ".join(step.get("run", "") for step in JOBS["build"]["steps"])
-    for step in ("make dist", "twine==", "check-wheel-contents==", "cyclonedx-py", "make docs"):
-        assert step in runs
-    uploads = [step["with"] for step in JOBS["build"]["steps"] if "upload" in step.get("uses", "")]
-    [packages] = [upload for upload in uploads if upload["name"] == "packages"]
-    assert JOBS["publish"]["steps"][0]["with"]["name"] == packages["name"]
-    assert packages["path"] == "build/dist/"
+    assert JOBS["publish"]["needs"] == ["build", "check"]
+    for step in ("tools.release", "twine check", "check-wheel-contents", "cyclonedx-py", "docs"):
+        assert step in runs("check")
+
+
+def test_what_is_published_is_built_where_nothing_else_is_installed() -> None:
+    """A tool that checks the packages cannot change them: it runs in another job, afterwards."""
+    build = JOBS["build"]
+    installed = [line for line in runs("build").splitlines() if "install" in line]
+    assert installed == [
+        'python -m pip install --require-hashes --requirement "$RUNNER_TEMP/backend.txt"'
+    ]
+    assert "/^setuptools==/" in runs("build")
+    assert "make" not in runs("build")
+    upload = build["steps"][-1]
+    assert upload["with"]["path"] == "build/dist/"
+    assert build["outputs"]["packages"] == f"${{{{ steps.{upload['id']}.outputs.artifact-id }}}}"
+    for job in ("check", "publish"):
+        downloads = [
+            step["with"]["artifact-ids"]
+            for step in JOBS[job]["steps"]
+            if "download-artifact" in step.get("uses", "")
+        ]
+        assert downloads == ["${{ needs.build.outputs.packages }}"]
+
+
+def test_the_pin_of_the_build_backend_is_cut_out_with_its_hashes() -> None:
+    [pattern] = re.findall(r"sed -n '(.*?)'", runs("build"))
+    cut = subprocess.run(
+        ["/usr/bin/env", "sed", "-n", pattern, "requirements-dev.txt"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.fullmatch(r"setuptools==\S+ \\\n(    --hash=sha256:\w{64}( \\)?\n)+", cut)
 
 
 def test_publishing_needs_a_tag_a_switch_and_an_environment_and_only_there_a_right() -> None:
@@ -42,6 +76,7 @@ def test_publishing_needs_a_tag_a_switch_and_an_environment_and_only_there_a_rig
     assert JOBS["publish"]["environment"] == "release"
     assert JOBS["publish"]["permissions"] == {"id-token": "write"}
     assert "permissions" not in JOBS["build"]
+    assert "permissions" not in JOBS["check"]
 
 
 @pytest.fixture

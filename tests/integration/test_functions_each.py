@@ -68,7 +68,7 @@ async def test_an_order_walks_from_function_to_function(
 
     async with system.host("agent_payment", "agent_shipping"):
         assert await system.ends("W-1", "Processed") == "Processed"
-        await system.quiet()  # no function of the queues of wakes and replies listens
+        await system.quiet()  # no function of the scheduler's queue listens
     await is_completed(system, "W-1")
     has_no_key_and_no_content(system, caplog)
 
@@ -94,20 +94,20 @@ async def test_an_order_whose_messages_are_redelivered_walks_through_every_queue
 
     await system.abandon("agent-inventory")
     async with system.host("agent_inventory"):
-        await system.holds("agent-replies", 1)
+        await system.holds("scheduler", 1)
         await system.quiet_queue("agent-inventory")
     (effect,) = [e for e in system.remote.ledger("stock")["effects"] if e["order_id"] == "W-2"]
     assert effect["key"] == "W-2/reserve-stock"
     assert (await system.order("W-2")).steps[0].process_state.value == "Processing"
 
-    async with system.host("replies"):
+    async with system.host("scheduler"):
         await system.holds("agent-payment", 1)
-        await system.quiet_queue("agent-replies")
+        await system.quiet_queue("scheduler")
     assert (await system.order("W-2")).steps[0].process_state.value == "Processed"
     assert await system.kinds("W-2") == ["received"]
 
     async with system.host(
-        "agent_payment", "agent_shipping", "replies", "scheduler", "submission", "deadletters"
+        "agent_payment", "agent_shipping", "scheduler", "submission", "deadletters"
     ):
         assert await system.ends("W-2", "Processed") == "Processed"
         await system.quiet()
@@ -336,9 +336,7 @@ async def _empty(system: Rig, path: str) -> bool:
 
 async def test_an_agent_answers_with_what_its_service_said(system: Rig) -> None:
     system.remote.set_faults(Faults(permanent=1.0), "payment")
-    async with system.host(
-        *("submission", "scheduler", "agent_inventory", "agent_payment", "replies")
-    ):
+    async with system.host("submission", "scheduler", "agent_inventory", "agent_payment"):
         await system.submit("R-1", workflow="order-with-care")
         await system.ends("R-1", "Error")
         await system.quiet()

@@ -215,7 +215,7 @@ async def test_messages_delivered_twice_do_nothing_twice(system: Rig) -> None:
 
 
 async def test_a_busy_bus_and_lost_acknowledgements_delay_and_never_double(system: Rig) -> None:
-    for queue in ("scheduler", "agent-replies", "agent-payment", SHOP):
+    for queue in ("scheduler", "agent-payment", SHOP):
         system.broker.arm("server-busy", queue, operation="send", count=1)
     system.broker.arm("lose-acknowledgement", "agent-inventory", operation="send")
     for number in range(3):

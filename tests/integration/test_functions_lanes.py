@@ -20,7 +20,7 @@ from tests.integration.broker_sdk_kit import short_pauses
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
-LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in AGENTS))
+LANES = ("submission", "scheduler", *(f"agent_{name}" for name in AGENTS))
 URGENT = tuple(f"{name}_urgent" for name in LANES)
 
 

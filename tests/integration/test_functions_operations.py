@@ -19,7 +19,7 @@ from tests.integration.broker_sdk_kit import short_pauses
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # a fixture of every test here
 
-REPLIES = "agent-replies"
+REPLIES = "scheduler"
 OLD, LIVE, YOUNG = 12, 8, 3
 
 
@@ -130,7 +130,7 @@ async def test_a_reply_sent_again_under_a_new_message_id_counts_once_however_oft
 ) -> None:
     letter = await given_up(system, "V-2")
     await _discarded(system)
-    async with system.host("replies"):
+    async with system.host("scheduler"):
         for number in range(3):
             await system.send(REPLIES, again(letter, f"redrive-{number}"))
         await system.quiet_queue(REPLIES)
@@ -148,7 +148,7 @@ async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_
     async with system.host("deadletters"):
         await system.quiet_queue("dead-letters")
     assert (await system.words("V-3"))[-1] == "fenced"
-    async with system.host("replies"):
+    async with system.host("scheduler"):
         await system.send(REPLIES, again(letter, "redrive-fenced"))
         await system.quiet_queue(REPLIES)
     assert (await system.words("V-3"))[-1] == "fenced"

@@ -48,7 +48,7 @@ async def test_forged_replies_on_the_queue_of_orders_fence_nothing(system: Rig) 
         '{"kind":"reply","format":1,"id":"V-1/00/do/1","order_id":"V-1","step":0,"direction":"do",'
         '"epoch":1,"outcome":"done"%s}'
     )
-    for member in ("", ',"DeadLetterSource":"agent-replies"'):
+    for member in ("", ',"DeadLetterSource":"scheduler"'):
         message = ServiceBusMessage(forged % member, time_to_live=timedelta(milliseconds=1))
         await system.send("orders", message)
     async with system.host("deadletters"):

@@ -36,7 +36,6 @@ METRIC_BYTES_MAX = 1_000
 FUNCTIONS = {
     "orders": "submission",
     "scheduler": "scheduler",
-    "agent-replies": "replies",
     "agent-inventory": "agent_inventory",
     "agent-payment": "agent_payment",
     "agent-shipping": "agent_shipping",

@@ -91,7 +91,7 @@ def _turn(dependency: str) -> tuple[Action, Action]:
 
 
 QUEUES_HIT = (
-    *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment"), QUEUES.replies),
+    *(QUEUES.orders, QUEUES.scheduler, QUEUES.agent("payment")),
     *(REPLIES_TO, QUEUES.alerts),
 )
 LAST = QUEUES.rejected, QUEUES.dead_letters

@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from sas.domain.expire import EXCUSES_MAX
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import OrderState, StepRecord
 from sas.domain.workflow import OnFailure, Step, Workflow, Workflows
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
+from sas.testing.settings import ENVIRONMENT
 from sas.testing.world import Handler
 from tests.simulation.system import System, build, check_end
 
@@ -66,7 +69,10 @@ async def minutes(system: System, number: float) -> None:
     await system.world.run_for(60 * number)
 
 
-async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queue_is_late() -> None:
+async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queue_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "SAS_QUEUE_DELAY_SECONDS", "60")
     system = made(seconds_max=10.0)
     stop(system, PAYMENT)
     system.world.rules = replace(system.world.rules, calls_max=1)

@@ -167,7 +167,6 @@ class System:
         return {
             QUEUES.orders: lambda app: app.submitter.handle,
             QUEUES.scheduler: lambda app: app.scheduler.handle,
-            QUEUES.replies: lambda app: app.scheduler.handle_reply,
             **{QUEUES.agent(name): _of_agent(name) for name in self.agents},
         }
 

@@ -149,7 +149,7 @@ async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_ord
     waiting: list[bytes] = []
     for seed in range(200):
         system = await run(build(seed, faults, outside=("payment",)))
-        waiting = [queued.message.body for queued in system.bus.queues[QUEUES.callbacks].waiting]
+        waiting = [queued.message.body for queued in system.bus.queues[QUEUES.scheduler].waiting]
         if waiting:
             break
     assert waiting

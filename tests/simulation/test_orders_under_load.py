@@ -13,6 +13,7 @@ import pytest
 from sas.domain.order import OrderState
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.testing.plan import Faults
+from sas.testing.settings import ENVIRONMENT
 from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
@@ -89,7 +90,10 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
     assert states[OrderState.PROCESSED] > BURST / 2
 
 
-async def test_the_operator_gets_one_alert_for_each_queue_with_a_long_delay() -> None:
+async def test_the_operator_gets_one_alert_for_each_queue_with_a_long_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "SAS_QUEUE_DELAY_SECONDS", "60")
     system = loaded(3, Faults(), operation_s=0.5)
     for number in range(BURST // 2):
         system.submit(f"M-{number}", "order")

@@ -151,7 +151,7 @@ async def test_without_sends_and_table_for_over_an_hour_messages_are_put_aside_a
     check(replace(cost, parked=0, failed_untried=0), 3)
 
 
-@pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT, QUEUES.replies])
+@pytest.mark.parametrize("queue", [QUEUES.scheduler, PAYMENT])
 @pytest.mark.parametrize("minutes", [3, *long([30])])
 async def test_a_right_to_send_that_comes_late_costs_time_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, queue: str, minutes: float
@@ -258,7 +258,7 @@ async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> 
     system = build(1, Faults(seconds_max=30.0), failures_max_seconds=120.0)
     world = system.world
     host = system.hosts[0]
-    stuck = lane(QUEUES.callbacks, urgent=True)
+    stuck = lane(QUEUES.scheduler, urgent=True)
 
     async def hang(_queued: Queued) -> None:
         await world.clock.sleep(7200)

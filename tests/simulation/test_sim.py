@@ -254,9 +254,7 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     invariants = Invariants(built, broken.append)
     invariants._complete_by["O-0", 0, Direction.DO, 1] = START
     body = {"kind": "reply", "order_id": "O-0", "step": 0, "direction": "do", "epoch": 1}
-    reply = Message(
-        "agent-replies", "O-0/00/do/1", json.dumps(body, separators=(",", ":")).encode()
-    )
+    reply = Message("scheduler", "O-0/00/do/1", json.dumps(body, separators=(",", ":")).encode())
     invariants._reply_is_sent(reply, START)
     assert broken == []
     invariants._reply_is_sent(reply, START + timedelta(seconds=1))

@@ -159,8 +159,6 @@ class Kit:
         for urgent in (False, True):
             handlers[lane(QUEUES.orders, urgent=urgent)] = self.submitter.handle
             handlers[lane(QUEUES.scheduler, urgent=urgent)] = self.scheduler.handle
-            handlers[lane(QUEUES.replies, urgent=urgent)] = self.scheduler.handle_reply
-            handlers[lane(QUEUES.callbacks, urgent=urgent)] = self.callbacks.handle
             for name, actor in self.actors.items():
                 handlers[QUEUES.agent(name, urgent=urgent)] = actor.handle
         return handlers
@@ -251,6 +249,7 @@ def kit(
     inline: Collection[str] = (),
     results: Mapping[str, type] | None = None,
     circuit: BreakerPolicy | None = None,
+    queue_delay: timedelta = timedelta(minutes=5),
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -285,6 +284,7 @@ def kit(
         callback_keys=callback_keys,
         payload_codec=codec,
         deploy_wait=deploy_wait,
+        queue_delay=queue_delay,
     )
     app = assemble(
         store, bus, clock=clock, business=business, settings=config, kept_orders=kept_orders
@@ -403,7 +403,7 @@ def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -
         "result": msgspec.Raw(b'{"ok":true}'),
     }
     reply = ReplyMessage(**(members | changes))
-    return Message(QUEUES.replies, reply.id, internal.encode(reply))
+    return Message(QUEUES.scheduler, reply.id, internal.encode(reply))
 
 
 def called_back(token: str, message_id: str = "c-1", **members: Any) -> Message:
@@ -412,7 +412,7 @@ def called_back(token: str, message_id: str = "c-1", **members: Any) -> Message:
     body = {name: value for name, value in body.items() if value is not None}
     parsed = parse_body(json.dumps(body).encode())
     message = message_of(token, KEYS.read(token), parsed)
-    return Message(QUEUES.callbacks, message_id, internal.encode(message))
+    return Message(QUEUES.scheduler, message_id, internal.encode(message))
 
 
 def letter(

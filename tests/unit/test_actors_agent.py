@@ -62,7 +62,7 @@ async def requested(**changes: Any) -> tuple[Kit, Message]:
 
 
 def replies(system: Kit) -> list[ReplyMessage]:
-    return [internal.decode(m.body, ReplyMessage) for m in system.bus.messages(QUEUES.replies)]
+    return [internal.decode(m.body, ReplyMessage) for m in system.bus.messages(QUEUES.scheduler)]
 
 
 def takes(seconds: float, system: Kit, result: Any = None) -> Callable[[AgentCall], Awaitable[Any]]:
@@ -100,7 +100,7 @@ async def test_a_request_delivered_twice_is_answered_under_one_message_id() -> N
     system, message = await requested()
     await system.hand(message)
     await system.hand(message)
-    assert system.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert system.ids(QUEUES.scheduler) == ["O-1/00/do/1"] * 2
     assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
@@ -177,7 +177,7 @@ async def test_a_request_found_past_its_complete_by_calls_nothing_before_it_has_
     (second_request,) = system.bus.messages(QUEUES.agent("stock"))
     await system.hand(second_request)
     assert system.agents["stock"].calls == []  # the scheduler has not granted it
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     assert system.words()[-1] == "progress"
     await system.later(2)
     await system.drain()
@@ -360,7 +360,7 @@ async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_on
     await system.submit(order(workflow=workflow, order={"text": "x" * 200_000}))
     await system.step(QUEUES.scheduler)
     await system.step(STOCK)
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     await system.step(QUEUES.agent("payment"))
     assert system.agents["payment"].calls[0][1].results == results
 
@@ -413,7 +413,7 @@ async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() 
     with pytest.raises(BusUnavailableError):
         await system.hand(message)
     await system.hand(message)
-    assert system.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert system.ids(QUEUES.scheduler) == ["O-1/00/do/1"] * 2
     assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
@@ -463,7 +463,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
     slow.then(takes(29, system, {"late": 1}))
     actor = agent_actor(system.context, "stock", slow)
     await system.run(actor.handle(delivery(message, message_id="m")))
-    late_reply = system.bus.take(QUEUES.replies)
+    late_reply = system.bus.take(QUEUES.scheduler)
     assert late_reply is not None
     system.agents["stock"].then(*[TransientError("down")] * 1000)
     for _ in range(6):
@@ -480,7 +480,7 @@ async def test_a_result_in_halves_of_characters_is_kept_in_whole_ones() -> None:
     system, message = await requested()
     system.agents["stock"].then({"name": "x\ud800", "face": "\U0001f600"})
     await system.hand(message)
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     assert system.rejected() == []
     assert json.loads(str(system.order().steps[0].result)) == {"name": "x?", "face": "\U0001f600"}
 
@@ -488,7 +488,7 @@ async def test_a_result_in_halves_of_characters_is_kept_in_whole_ones() -> None:
 async def test_an_undo_is_confirmed_however_much_its_service_answers() -> None:
     system, message = await requested()
     await system.hand(message)
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     system.agents["payment"].then(RefusedError("declined", "no"))
     system.agents["stock"].then("x" * (RESULT_BYTES_MAX + 1))
     await system.drain()

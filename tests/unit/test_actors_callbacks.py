@@ -90,7 +90,7 @@ async def post(
 
 
 def waiting(system: Kit) -> list[Message]:
-    return [queued.message for queued in system.bus.queues[QUEUES.callbacks].waiting]
+    return [queued.message for queued in system.bus.queues[QUEUES.scheduler].waiting]
 
 
 # What an agent is given
@@ -274,7 +274,7 @@ async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_repor
     assert (rejection.reason, rejection.order_id, rejection.source_queue) == (
         "expired",
         "O-1",
-        "callbacks",
+        QUEUES.scheduler,
     )
     assert "rejected" in [alert.kind for alert in system.alerts()]
 
@@ -408,7 +408,7 @@ async def test_a_message_that_is_not_a_callback_is_put_aside_with_an_alert(
     message = callback_message(callback)
     assert change(message.body) != message.body
     before = system.order()
-    await system.hand(Message(QUEUES.callbacks, "c-9", change(message.body)))
+    await system.hand(Message(QUEUES.scheduler, "c-9", change(message.body)))
     assert [rejection.reason for rejection in system.rejected()] == [reason]
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
     assert system.order() == before

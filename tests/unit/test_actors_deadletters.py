@@ -13,7 +13,7 @@ import pytest
 from sas.codec import internal
 from sas.codec.external import RejectedMessage
 from sas.engine.delivery import Delivery
-from sas.engine.receiver import REFUSED, GivenUpError
+from sas.engine.receiver import FAILURES_MAX, REFUSED
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.features.incidents.board import active_incidents
 from sas.ports import QUEUE_MISSING, BusUnavailableError, Message, StoreUnavailableError
@@ -108,18 +108,24 @@ async def test_an_order_whose_place_could_not_be_kept_gets_no_rejected_notificat
 async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its_line() -> None:
     system = kit()
     system.store.commit = broken  # type: ignore[method-assign, assignment]
-    assert await system.receive(Message(QUEUES.orders, "m-1", order()), count=5) is None
+    message: Message | None = Message(QUEUES.orders, "m-1", order())
+    for _ in range(FAILURES_MAX):
+        assert message is not None
+        assert await system.receive(message) is None
+        await system.later(300)
+        message = system.bus.take(QUEUES.orders)
     del system.store.commit
     given_up = system.bus.take(QUEUES.dead_letters)
     assert given_up is not None
     await system.run(system.receiver.receive(system.dead_letters.handle, delivery(given_up)))
-    (alert,) = system.alerts()
+    incident, *_, alert = system.alerts()
     line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
     assert alert.text == (
         "A message of queue orders was put on orders-rejected: its function did not handle it, and "
         f"failed in the end with RuntimeError: out of luck ({line})"
     )
     assert (alert.kind, alert.fingerprint) == ("rejected", "orders/dead-lettered")
+    assert (incident.kind, incident.scope) == ("agent-failing", f"RuntimeError at {line}")
     assert system.state() == "Rejected"
 
 
@@ -469,17 +475,13 @@ FORGED = {
 BELIEVED = {
     QUEUES.orders: {"order"},
     "orders-urgent": {"order"},
-    QUEUES.scheduler: {"wake", "command"},
-    "scheduler-urgent": {"wake", "command"},
-    QUEUES.replies: {"reply", "progress"},
-    "agent-replies-urgent": {"reply", "progress"},
+    QUEUES.scheduler: {"wake", "command", "reply", "progress"},
+    "scheduler-urgent": {"wake", "command", "reply", "progress"},
 }
 PUT_ASIDE = [
     "agent-stock",
     "agent-stock-urgent",
     "agent-of-an-older-version",
-    QUEUES.callbacks,
-    "callbacks-urgent",
     "somewhere",
     None,
 ]
@@ -510,7 +512,7 @@ async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
 
 async def test_a_source_is_known_in_any_case_of_letters() -> None:
     system = await claimed()
-    await dead(system, letter(done(), "Agent-REPLIES"))
+    await dead(system, letter(done(), "ScheDULER"))
     assert system.words()[-1] == "fenced"
 
 
@@ -525,7 +527,7 @@ async def test_what_was_kept_or_alerted_is_kept_on_and_fences_nothing(
     assert whole(system.rejected()) == FORGED[kind]
 
 
-@pytest.mark.parametrize("source", [QUEUES.callbacks, SHOP, "somewhere", None])
+@pytest.mark.parametrize("source", [SHOP, "somewhere", None])
 async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) -> None:
     """Their ids are predictable: five such messages had a healthy order undone."""
     system = await claimed()
@@ -538,7 +540,9 @@ async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) ->
 @pytest.mark.parametrize(
     "name", ["DeadLetterSource", "deadlettersource", "DEADLETTERSOURCE", "dead\\u004cetterSource"]
 )
-@pytest.mark.parametrize("source", [QUEUES.replies, QUEUES.alerts, QUEUES.rejected, "agent-stock"])
+@pytest.mark.parametrize(
+    "source", [QUEUES.scheduler, QUEUES.alerts, QUEUES.rejected, "agent-stock"]
+)
 async def test_a_body_that_names_its_own_source_is_not_believed(name: str, source: str) -> None:
     """The Functions host lets the members of a JSON body override the metadata."""
     system = await claimed()
@@ -574,25 +578,21 @@ async def test_an_applications_message_that_looks_internal_fences_nothing() -> N
     assert [rejection.source_queue for rejection in system.rejected()] == [QUEUES.orders]
 
 
-async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_handled_then(
+async def test_a_dead_letter_whose_handling_fails_is_put_back_and_handled_after_its_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system = kit()
-    letters = system.dead_letters
     dead_letter = letter(order(), QUEUES.orders)
     with monkeypatch.context() as broken:
         broken.setattr(system.store, "load", {}.__getitem__)
-        with pytest.raises(GivenUpError, match="KeyError"):
-            await system.run(letters.handle_given_up(dead_letter))
-    await system.run(letters.handle_given_up(dead_letter))
+        for _ in range(2 * FAILURES_MAX):
+            await system.run(system.receiver.receive(system.dead_letters.handle, dead_letter))
+            await system.later(3600)
+            message = system.bus.take(QUEUES.dead_letters)
+            assert message is not None
+            dead_letter = delivery(message)
+    await system.run(system.receiver.receive(system.dead_letters.handle, dead_letter))
     assert (system.notices(), system.state()) == (["rejected"], "Rejected")
-
-
-async def test_an_outage_is_not_a_failure_of_a_message_that_was_given_up() -> None:
-    system = kit()
-    system.store.fail_next("load", StoreFault.UNAVAILABLE)
-    with pytest.raises(StoreUnavailableError):
-        await system.run(system.dead_letters.handle_given_up(letter(order(), QUEUES.orders)))
 
 
 async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:

@@ -35,7 +35,7 @@ async def test_everything_that_follows_from_an_urgent_order_stays_in_its_lane() 
         queues.update(waiting)
         await system.step(waiting[0])
     assert system.state("U-1") == "Processed"
-    assert queues == set(URGENT) - {lane(q, urgent=True) for q in (QUEUES.orders, QUEUES.callbacks)}
+    assert queues == set(URGENT) - {lane(QUEUES.orders, urgent=True)}
 
 
 async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() -> None:
@@ -51,15 +51,15 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     await submit(system)
     await system.step(lane(QUEUES.scheduler, urgent=True))
     await system.step(QUEUES.agent("stock", urgent=True))
-    assert system.bus.take(lane(QUEUES.replies, urgent=True)) is not None  # lost: no time is given
+    assert system.bus.take(lane(QUEUES.scheduler, urgent=True)) is not None  # no time is given
     await system.later(31)
     await system.sweep()  # between two attempts
     await system.hand(called_back(tokens[0]))
     answer = await system.run(system.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (202, "accepted")
-    waiting = system.bus.queues[lane(QUEUES.callbacks, urgent=True)].waiting
-    assert len(waiting) == 2
-    assert not system.bus.queues[QUEUES.callbacks].waiting
+    waiting = system.bus.queues[lane(QUEUES.scheduler, urgent=True)].waiting
+    assert sum(b'"kind":"callback"' in queued.message.body for queued in waiting) == 2
+    assert not system.bus.queues[QUEUES.scheduler].waiting
 
 
 async def test_an_urgent_order_is_not_behind_any_number_of_others() -> None:
@@ -114,7 +114,7 @@ async def test_a_dead_reply_of_the_urgent_lane_is_finished_not_decided() -> None
     await submit(system)
     await system.step(lane(QUEUES.scheduler, urgent=True))
     await system.step(QUEUES.agent("stock", urgent=True))
-    reply = system.bus.take(lane(QUEUES.replies, urgent=True))
+    reply = system.bus.take(lane(QUEUES.scheduler, urgent=True))
     assert reply is not None
     await system.hand(reply)
     count = waiting_counts(system)[QUEUES.agent("payment", urgent=True)]

@@ -83,7 +83,7 @@ async def test_a_redelivery_sends_and_puts_back_the_same_under_the_same_ids() ->
     with pytest.raises(BusUnavailableError):
         await system.hand(message)
     await system.hand(message)
-    assert system.ids(QUEUES.replies) == ["O-1/00/do/1/0"] * 2
+    assert system.ids(QUEUES.scheduler) == ["O-1/00/do/1/0"] * 2
     (copy,) = requests_put_back(system)
     await system.hand(message)
     message_ids = [request.message_id for request in requests_put_back(system)]
@@ -96,7 +96,7 @@ async def test_a_look_whose_grant_is_under_way_waits_for_it_and_makes_no_call() 
     await system.later(3600)
     await system.step(STOCK)  # the progress message was not read yet
     assert looked(system) == 1
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     assert system.order().steps[0].complete_by == START + HOUR + ALLOWED
     await system.later(3)
     await system.drain()
@@ -107,7 +107,7 @@ async def test_a_look_whose_grant_is_under_way_waits_for_it_and_makes_no_call() 
 async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried_anew() -> None:
     system = await dispatched(StillRunning(HOUR), {"ok": 1})
     await system.step(STOCK)
-    assert system.bus.take(QUEUES.replies) is not None  # lost
+    assert system.bus.take(QUEUES.scheduler) is not None  # lost
     await system.later(40)
     assert await system.sweep() == {"step reset": 1}
     await system.drain()
@@ -123,7 +123,7 @@ async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried
 async def test_progress_that_comes_after_the_reset_gives_the_old_dispatch_no_time() -> None:
     system = await dispatched(StillRunning(HOUR), {"ok": 1})
     await system.step(STOCK)
-    progress = system.bus.take(QUEUES.replies)
+    progress = system.bus.take(QUEUES.scheduler)
     assert progress is not None
     await system.later(40)
     await system.sweep()

@@ -92,7 +92,7 @@ async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(sy
     await system.step(QUEUES.scheduler)
     await cut_off(system, "stock")
     await system.step(QUEUES.agent("stock"))
-    assert (keys(system, "stock"), system.bus.messages(QUEUES.replies)) == ([], [])
+    assert (keys(system, "stock"), system.bus.messages(QUEUES.scheduler)) == ([], [])
     await system.later(16)
     await system.step(QUEUES.agent("stock"))
     assert keys(system, "stock") == [("do", "O-1/pay")]
@@ -107,7 +107,7 @@ async def test_where_the_breaker_opens_past_complete_by_the_step_rests_and_stays
     until = system.order().steps[0].complete_by
     await cut_off(system, "stock", long)
     await system.step(QUEUES.agent("stock"))
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     step = system.order().steps[0]
     assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
     assert (keys(system, "stock"), step.failure_count) == ([], 0)
@@ -131,14 +131,14 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot(system: Kit) -> None:
     message = system.bus.take(QUEUES.agent("stock"))
     assert message is not None
     await system.run(stock.handle(delivery(message, count=1)))
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == []
     (waiting,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert await system.store.acquire_lease("slot|stock|0", "another", now, now)
     await system.later(4)
     request = waiting.message
     await system.run(stock.handle(delivery(request, count=1)))
     assert keys(system, "stock") == [("do", "O-1/pay")]
-    assert len(system.bus.messages(QUEUES.replies)) == 1
+    assert len(system.bus.messages(QUEUES.scheduler)) == 1
 
 
 async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_late(
@@ -153,8 +153,8 @@ async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_la
     await system.hand(wake)  # sent again by hand, say
     await system.step(QUEUES.agent("stock"))  # the copy comes past its CompleteBy: one more look
     assert len(set(keys(system, "stock"))) == 1
-    while system.bus.messages(QUEUES.replies):
-        await system.step(QUEUES.replies)
+    while system.bus.messages(QUEUES.scheduler):
+        await system.step(QUEUES.scheduler)
     assert system.order() == granted
 
 
@@ -177,7 +177,7 @@ async def test_an_agent_that_called_before_the_breaker_opened_does_not_reply_tha
     await system.step(QUEUES.scheduler)
     await system.step(QUEUES.agent("stock"))
     assert len(keys(system, "stock")) == POLICY.failures_max
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == []
 
 
 async def test_what_timed_out_at_one_agent_is_tried_again_and_undone_there(system: Kit) -> None:
@@ -207,7 +207,7 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
             read.append(key)
 
     system.store.plan = note
-    scheduler = Scheduler(system.context, system.business, NO_TIME)
+    scheduler = Scheduler(system.context, system.business, system.callbacks.act, NO_TIME)
     await system.submit(ORDER)
     wake = system.bus.messages(QUEUES.scheduler)[0]
     for _ in range(3):

@@ -277,7 +277,7 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
 async def test_a_reply_to_another_dispatch_changes_nothing(reply: Message) -> None:
     system = await claimed()
     before = system.order()
-    result = await system.run(system.scheduler.handle_reply(delivery(reply)))
+    result = await system.run(system.scheduler.handle(delivery(reply)))
     assert result is ApplyResult.NOTHING
     assert system.order() == before
     assert system.rejected() == []
@@ -314,12 +314,11 @@ async def test_messages_about_an_order_that_never_was_are_put_aside() -> None:
     assert [rejection.reason for rejection in system.rejected()] == ["unknown-order"] * 2
     assert [rejection.source_queue for rejection in system.rejected()] == [
         QUEUES.scheduler,
-        QUEUES.replies,
+        QUEUES.scheduler,
     ]
     assert {alert.kind for alert in system.alerts()} == {"rejected"}
 
 
-@pytest.mark.parametrize("queue", [QUEUES.scheduler, QUEUES.replies])
 @pytest.mark.parametrize(
     "poison",
     [
@@ -337,24 +336,25 @@ async def test_messages_about_an_order_that_never_was_are_put_aside() -> None:
         b"[" * 100_000,
     ],
 )
-async def test_poison_is_put_aside_whole_with_an_alert(queue: str, poison: bytes) -> None:
+async def test_poison_is_put_aside_whole_with_an_alert(poison: bytes) -> None:
     system = await claimed()
     before = system.order()
-    await system.hand(Message(queue, "m-9", poison))
+    await system.hand(Message(QUEUES.scheduler, "m-9", poison))
     parts = system.rejected()
     text = "".join(part.body for part in parts)
     if parts[0].encoding == "base64":
         assert msgspec.json.decode(f'"{text}"', type=bytes) == poison
     else:
         assert text.encode() == poison
-    assert {part.source_queue for part in parts} == {queue}
+    assert {part.source_queue for part in parts} == {QUEUES.scheduler}
     assert {alert.kind for alert in system.alerts()} == {"rejected"}
     assert system.order() == before
 
 
-async def test_a_reply_on_the_scheduler_queue_is_poison() -> None:
+async def test_a_request_on_the_scheduler_queue_is_poison() -> None:
     system = await claimed()
-    await system.hand(Message(QUEUES.scheduler, "m-9", done().body))
+    (request,) = system.bus.messages(QUEUES.agent("stock"))
+    await system.hand(Message(QUEUES.scheduler, "m-9", request.body))
     assert [rejection.reason for rejection in system.rejected()] == ["invalid"]
     assert system.states()[0] == "Processing"
 
@@ -523,7 +523,7 @@ async def test_rivals_are_overtaken_by_loading_and_deciding_again() -> None:
 async def test_two_replies_at_once_are_both_recorded_and_completed_is_sent_once() -> None:
     system = await claimed("care")
     replies = [done(step=0), done(step=1)]
-    await system.run(asyncio.gather(*(system.scheduler.handle_reply(delivery(r)) for r in replies)))
+    await system.run(asyncio.gather(*(system.scheduler.handle(delivery(r)) for r in replies)))
     assert system.state() == "Processed"
     assert system.notices().count("completed") == 1
 

@@ -25,7 +25,7 @@ from sas.testing.settings import settings
 from sas.testing.store import MemoryStore, StoreFault
 from tests.unit.actors_kit import AGENTS, CHAIN, QUEUES, agent_actor, received
 
-QUEUE, REPLIES = "agent-stock", "agent-replies"
+QUEUE, REPLIES = "agent-stock", "scheduler"
 LIMIT = 3
 
 

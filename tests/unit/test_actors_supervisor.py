@@ -271,7 +271,7 @@ async def test_a_reply_that_wins_the_race_against_the_supervisor_counts() -> Non
     async def commit(change: Any) -> Any:
         if next(replies, False):
             reply = done()
-            await system.scheduler.handle_reply(delivery(reply))
+            await system.scheduler.handle(delivery(reply))
         return await original(change)
 
     system.store.commit = commit  # type: ignore[method-assign]
@@ -299,7 +299,7 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     calls: list[str] = []
     while system.bus.take(QUEUES.agent("stock")):
         """Its agent dies."""
-    excuses = QueueExcuses(system.context, system.business.workflows, callbacks=True)
+    excuses = QueueExcuses(system.context, system.business.workflows, timedelta(minutes=5))
     supervisor = Supervisor(system.context, rules_of, excuses, timedelta(minutes=1))
     await system.later(30)
     report = await system.run(supervisor.sweep())

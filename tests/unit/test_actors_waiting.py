@@ -106,7 +106,7 @@ async def test_an_undo_is_not_given_up_while_its_service_is_not_even_called() ->
     await system.submit()
     await system.step(QUEUES.scheduler)
     await system.step(STOCK)
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     await cut_off(system, seconds=1800)
     system.bus.take(QUEUES.agent("payment"))
     await system.later(1)
@@ -240,8 +240,8 @@ async def handled(system: Kit, message: Message, seconds: int) -> None:
     tasks = [asyncio.ensure_future(stock.handle(delivery(message, count=1)))]
     for _ in range(seconds):
         await system.later(1)
-        while (reply := system.bus.take(QUEUES.replies)) is not None:
-            await system.scheduler.handle_reply(delivery(reply))
+        while (reply := system.bus.take(QUEUES.scheduler)) is not None:
+            await system.scheduler.handle(delivery(reply))
         while (request := system.bus.take(STOCK)) is not None:
             tasks.append(asyncio.ensure_future(stock.handle(delivery(request, count=1))))
     assert all(task.done() for task in tasks)
@@ -309,9 +309,10 @@ async def test_one_of_a_cancelled_order_is_given_no_time() -> None:
     system = system_with()
     old = await late(system, seconds=0)
     await system.hand(command("cancel", system.order().seq))
+    messages = system.bus.messages(QUEUES.scheduler)
     await system.hand(old)
     assert system.agents["stock"].calls == []
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == messages
 
 
 async def test_one_whose_step_waits_for_a_callback_is_given_no_time() -> None:
@@ -324,7 +325,7 @@ async def test_one_whose_step_waits_for_a_callback_is_given_no_time() -> None:
     await system.later(3600)
     await system.hand(message)
     assert len(system.agents["stock"].calls) == 1
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == []
 
 
 async def test_one_that_goes_to_the_end_of_a_long_queue_asks_for_that_wait_too() -> None:
@@ -333,7 +334,7 @@ async def test_one_that_goes_to_the_end_of_a_long_queue_asks_for_that_wait_too()
     message = await late(system, seconds=0)
     at = system.clock.now() - timedelta(minutes=5)
     await system.run(system.actors["stock"].handle(delivery(message, enqueued_at=at)))
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     until = system.order().steps[0].complete_by
     assert until is not None
     assert until - system.clock.now() >= timedelta(minutes=5) + ALLOWED

@@ -127,7 +127,7 @@ class Rig:
         self.store = MemoryStore()
         self.bus = MemoryBus(self.clock)
         queues = Queues()
-        self.bus.declare(QUEUE, queues.replies, queues.alerts, queues.rejected)
+        self.bus.declare(QUEUE, queues.scheduler, queues.alerts, queues.rejected)
         self.remote = Remote()
         self.actors = [
             agent_actor(self.context(name), "stock", self.remote, circuit=POLICY)

@@ -17,7 +17,7 @@ from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.testing.store import MemoryStore
 from tests.payload_codec_kit import CheapCodec
-from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
+from tests.unit.actors_kit import CHAIN, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
 BUS_ID = "00000000-0000-0000-0000-000000000001"
@@ -49,24 +49,20 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
     environment = {
         "SAS_QUEUE_ORDERS": "a",
         "SAS_QUEUE_SCHEDULER": "b",
-        "SAS_QUEUE_AGENT_REPLIES": "c",
         "SAS_QUEUE_OPERATOR_ALERTS": "d",
         "SAS_QUEUE_ORDERS_REJECTED": "e",
         "SAS_QUEUE_DEAD_LETTERS": "f",
         "SAS_QUEUE_AGENT_PREFIX": "g-",
         "SAS_QUEUE_RESPONSE_PREFIX": "h-",
-        "SAS_QUEUE_CALLBACKS": "i",
     }
     assert read_queues(environment) == Queues(
         orders="a",
         scheduler="b",
-        replies="c",
         alerts="d",
         rejected="e",
         dead_letters="f",
         agent_prefix="g-",
         response_prefix="h-",
-        callbacks="i",
     )
     assert read_queues(dict.fromkeys(environment, "")) == Queues()
 
@@ -118,6 +114,7 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
         ({"SAS_MESSAGE_BYTES_MAX": "262143"}, "SAS_MESSAGE_BYTES_MAX"),
+        ({"SAS_QUEUE_DELAY_SECONDS": "0"}, "SAS_QUEUE_DELAY_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "nan"}, "SAS_FUNCTION_SECONDS"),
@@ -197,8 +194,8 @@ def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
     "environment",
     [
         {"SAS_QUEUE_ORDERS": "Scheduler"},
-        {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"},
-        {"SAS_QUEUE_CALLBACKS": "DEAD-letters"},
+        {"SAS_QUEUE_ORDERS": "scheduler-urgent"},
+        {"SAS_QUEUE_SCHEDULER": "DEAD-letters"},
     ],
 )
 def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
@@ -209,7 +206,7 @@ def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
 
 
 @pytest.mark.parametrize(
-    "prefix", ["orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a", "agent-replies-"]
+    "prefix", ["orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a"]
 )
 def test_a_prefix_by_which_an_application_could_name_a_queue_of_ours_is_refused(
     prefix: str,
@@ -404,16 +401,13 @@ def test_what_is_no_fernet_key_is_refused_without_being_quoted(key: str) -> None
 
 def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
     system = kit()
-    business = replace(
-        system.business, agents={**system.business.agents, "replies": ScriptedAgent()}
-    )
-    with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
+    with pytest.raises(SettingError, match="the queue 'agent-stock' would have two purposes"):
         assemble(
             system.store,
             system.bus,
             clock=system.clock,
-            business=business,
-            settings=read_config(LEAST),
+            business=system.business,
+            settings=read_config(LEAST | {"SAS_QUEUE_SCHEDULER": "agent-stock"}),
         )
 
 

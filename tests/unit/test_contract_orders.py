@@ -64,7 +64,6 @@ REPLY_QUEUES = {
     "responses-ü": False,
     "orders": False,
     "scheduler": False,
-    "agent-replies": False,
 }
 
 

@@ -132,7 +132,7 @@ def test_a_number_of_shards_that_two_hex_digits_cannot_name_is_refused(shards: i
 
 
 def test_a_cause_is_the_queue_and_the_envelopes_own_id() -> None:
-    assert ids.cause_of("agent-replies", "a/1") == "agent-replies:a/1"
+    assert ids.cause_of("scheduler", "a/1") == "scheduler:a/1"
     assert ids.cause_of("orders", "1") != ids.cause_of("scheduler", "1")
 
 

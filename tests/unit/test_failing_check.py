@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sas.engine.delivery import DEPLOY_WAIT, FAILING_CHECK, LEFT_SINCE
+from sas.engine.delivery import BUG, DEPLOY_WAIT, LEFT_SINCE
 from sas.ports import Message
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, kit, order
@@ -21,7 +21,7 @@ def check(_content: bytes) -> None:
     raise KeyError(SECRET)
 
 
-BUG = (
+EXPLANATION = (
     f"KeyError: '{SECRET}' (tests/unit/test_failing_check.py:"
     f"{check.__code__.co_firstlineno + 2} in check)"
 )
@@ -47,7 +47,9 @@ async def test_orders_wait_for_the_deploy_that_mends_the_check_and_one_alert_nam
     assert (system.store.orders, system.rejected(), system.events()) == ({}, [], [])
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("agent-failing", "check of saga chain")
-    assert alert.text.startswith(f"The check of saga chain fails: {BUG}. Deploy a mended version. ")
+    assert alert.text.startswith(
+        f"The check of saga chain fails: {EXPLANATION}. Deploy a mended version. "
+    )
     assert [record for record in caplog.records if SECRET in record.getMessage()] == []
     assert [record for record in caplog.records if SECRET in str(record.exc_text)] == []
     mended = kit(CHAIN, instance="host-2", beside=system)
@@ -74,5 +76,5 @@ async def test_an_older_instance_beside_a_failing_check_does_not_reject_its_orde
         await instance.later(PAUSE_MAX_S)
         message = instance.bus.take(QUEUES.orders)
     assert system.rejected() == []
-    assert FAILING_CHECK in message.properties
+    assert BUG in message.properties
     assert LEFT_SINCE in message.properties

@@ -21,8 +21,6 @@ TREE = ast.parse((ROOT / "sas" / "functions.py").read_text(encoding="utf-8"))
 LANES = {
     "submission": "%SAS_QUEUE_ORDERS%",
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
-    "replies": "%SAS_QUEUE_AGENT_REPLIES%",
-    "callbacks": "%SAS_QUEUE_CALLBACKS%",
     **{f"agent_{name.replace('-', '_')}": f"%SAS_QUEUE_AGENT_PREFIX%{name}" for name in AGENTS},
 }
 AGENT = f"agent_{AGENTS[0].replace('-', '_')}"
@@ -156,19 +154,15 @@ class Seen:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.context = SimpleNamespace(queues=NAMES)
         self.submitter = SimpleNamespace(handle=self._as("submission"))
-        self.scheduler = SimpleNamespace(
-            handle=self._as("scheduler"), handle_reply=self._as("replies")
-        )
+        self.scheduler = SimpleNamespace(handle=self._as("scheduler"))
         self.agents = {
             name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
             for name in AGENTS
         }
-        self.dead_letters = SimpleNamespace(
-            handle=self._as("deadletters"), handle_given_up=self._as("deadletters_end")
-        )
+        self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
-        self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
+        self.callbacks = SimpleNamespace(answer=self._answer)
 
     @property
     def receiver(self) -> Self:
@@ -224,8 +218,6 @@ def named(queue: str) -> str:
     queue_names = {
         "%SAS_QUEUE_ORDERS%": NAMES.orders,
         "%SAS_QUEUE_SCHEDULER%": NAMES.scheduler,
-        "%SAS_QUEUE_AGENT_REPLIES%": NAMES.replies,
-        "%SAS_QUEUE_CALLBACKS%": NAMES.callbacks,
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
     }
@@ -259,7 +251,8 @@ async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
         enqueued_at=at,
         source_queue="orders",
     )
-    assert recorder.calls == [(name.removesuffix("_urgent"), (expected,))]
+    actor = name.removesuffix("_urgent").removesuffix("_end")
+    assert recorder.calls == [(actor, (expected,))]
 
 
 @pytest.mark.parametrize(("path", "token"), [({"token": "t.1"}, "t.1"), ({}, None)])

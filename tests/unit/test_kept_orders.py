@@ -55,10 +55,10 @@ async def test_another_instances_write_costs_one_refused_commit_and_nothing_else
     await host_1.submit()
     await host_1.step(QUEUES.scheduler)
     await host_1.step(QUEUES.agent("stock"))
-    await host_2.step(QUEUES.replies)  # host-1 still keeps the order as it was before
+    await host_2.step(QUEUES.scheduler)  # host-1 still keeps the order as it was before
     await host_1.step(QUEUES.agent("payment"))
     counted.operations.clear()
-    await host_1.step(QUEUES.replies)
+    await host_1.step(QUEUES.scheduler)
     assert host_1.state() == "Processed"
     assert counted.operations == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
     assert len(set(host_1.ids(SHOP))) == len(host_1.ids(SHOP))
@@ -85,7 +85,7 @@ async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() 
     system.context.kept_orders.forget("O-1")
     system.context.kept_orders.keep(replace(kept_order, token="of-an-older-row"))
     counted = Counted(system)
-    await system.step(QUEUES.replies)
+    await system.step(QUEUES.scheduler)
     assert system.states() == ["Processed", "Processing"]
     assert counted.operations == {"commit": 2, "load": 1}
 
@@ -95,7 +95,7 @@ async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again(
     await system.submit()
     await system.step(QUEUES.scheduler)
     await system.step(QUEUES.agent("stock"))
-    reply = await system.step(QUEUES.replies)
+    reply = await system.step(QUEUES.scheduler)
     (request,) = system.ids(QUEUES.agent("payment"))
     system.bus.take(QUEUES.agent("payment"))
     await system.hand(reply)

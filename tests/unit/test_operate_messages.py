@@ -291,7 +291,6 @@ def test_a_cause_is_named_and_no_symptom(
         ("orders", "rejected order", "correct it and submit it again"),
         ("orders-shop", "rejected order", "correct it and submit it again"),
         ("agent-payment-urgent", "rejected message", "undo or resubmit the order"),
-        ("agent-replies", "rejected message", "undo or resubmit the order"),
         ("scheduler", "rejected message", "undo or resubmit the order"),
         ("responses-shop", "rejected message", "its order goes on: let responses-shop be read"),
     ],
@@ -323,10 +322,10 @@ def lake(night: Night) -> None:
     request = system.bus.take(QUEUES.agent("stock"))
     assert request is not None
     dead(night, "agent-stock", request.body, "open-request")
-    dead(night, "agent-replies", done("done", 0, id="another").body, "old-reply")
-    dead(night, "agent-replies", done("done", 0).body, "recorded-reply")
-    dead(night, "agent-replies", done("open", 0).body, "new-reply")
-    dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
+    dead(night, "scheduler", done("done", 0, id="another").body, "old-reply")
+    dead(night, "scheduler", done("done", 0).body, "recorded-reply")
+    dead(night, "scheduler", done("open", 0).body, "new-reply")
+    dead(night, "scheduler", done("gone", 0).body, "gone-reply")
     wake = internal.encode(WakeMessage(id="w-9", order_id="open", seq=1))
     dead(night, "scheduler", wake, "wake")
     dead(night, "scheduler", b"\x00poison", "poison")
@@ -380,13 +379,13 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     }
 
 
-@pytest.mark.parametrize("queue", ["orders", "agent-replies"])
+@pytest.mark.parametrize("queue", ["orders", "scheduler"])
 def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     night: Night, queue: str
 ) -> None:
     """Its function died between its commit and its sends, in the last delivery."""
     system, message = night.system, Message("orders", "m-A", order("A"))
-    if queue == "agent-replies":
+    if queue == "scheduler":
         night.play(system.hand(message))
         night.play(system.step("scheduler"))
         message = done("A", 0)
@@ -472,13 +471,13 @@ def test_an_order_that_was_given_up_is_a_new_submission_the_same_at_each_try(nig
     assert b'"order":{"b":1.50,"a":2}' in message.body
 
 
-@pytest.mark.parametrize("source", ["scheduler", "agent-replies", "unknown", "dead-letters"])
+@pytest.mark.parametrize("source", ["scheduler", "unknown", "dead-letters"])
 def test_a_source_that_a_sender_may_have_forged_is_not_believed(night: Night, source: str) -> None:
     reject(night, b'{"kind":"command"}', source)
     (reason,) = stays(resend(night)).values()
     assert reason == f"a sender can forge its source '{source}': check it, and give --to"
-    assert [message.queue for message in new_messages(resend(night, to="callbacks"))] == [
-        "callbacks"
+    assert [message.queue for message in new_messages(resend(night, to="scheduler"))] == [
+        "scheduler"
     ]
 
 
@@ -494,11 +493,11 @@ def test_a_dead_letter_goes_back_with_its_first_id_and_without_its_age(night: Ni
 def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(night: Night) -> None:
     past = {TIMES: "3", "DeadLetterReason": "r"}
     dead(night, "dead-letters", b"{}", "m-1", properties=past, source="orders")
-    dead(night, "dead-letters", b"{}", "m-2", properties={SOURCE: "callbacks"})
+    dead(night, "dead-letters", b"{}", "m-2", properties={SOURCE: "scheduler"})
     first, second = new_messages(resend(night, "m-1", "m-2", force=True))
     properties = {FIRST_ID: "m-1", AGAIN: "yes", TIMES: "3", "DeadLetterReason": "r"}
     assert first.properties == properties | {SOURCE: "orders"}
-    assert second.properties == {FIRST_ID: "m-2", AGAIN: "yes", SOURCE: "callbacks"}
+    assert second.properties == {FIRST_ID: "m-2", AGAIN: "yes", SOURCE: "scheduler"}
 
 
 # -- Removed ----------------------------------------------------------------------------------

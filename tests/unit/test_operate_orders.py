@@ -193,7 +193,7 @@ def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
     stored = night.system.order("A")
     token = KEYS.callback_of(stored, stored.steps[0]).token
     night.play(night.system.callbacks.answer(token, None, b'{"outcome": "done"}'))
-    assert message_of(told(night).waits).queue == "callbacks"
+    assert message_of(told(night).waits).queue == "scheduler"
 
 
 def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:
@@ -283,7 +283,7 @@ def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night
     line = check.__code__.co_firstlineno + 1
     queued_order = queued(night, "A")
     assert queued_order.waits.awaited == (
-        "A deploy that mends its check: the check of saga chain fails: KeyError: 'cake' "
+        "A deploy that mends a bug: the check of saga chain fails: KeyError: 'cake' "
         f"(tests/unit/test_operate_orders.py:{line} in check)."
     )
     assert (queued_order.waits.at, queued_order.waits.needs_you) == (None, True)
@@ -426,7 +426,7 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
 
 
 @pytest.mark.parametrize(
-    "queue", ["responses-shop", "agent-payment", "agent-replies-urgent", "callbacks", "scheduler"]
+    "queue", ["responses-shop", "agent-payment", "scheduler-urgent", "scheduler"]
 )
 def test_another_message_that_could_not_be_used_is_no_rejected_order(
     night: Night, queue: str

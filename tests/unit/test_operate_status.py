@@ -302,9 +302,9 @@ def test_settings_that_are_missing_are_wrong_with_what_to_do(
 def test_a_missing_right_is_told_from_a_missing_reach(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    night.forbidden = {"agent-replies", "send scheduler"}
+    night.forbidden = {"scheduler", "send scheduler"}
     states = checked(night)
-    assert (states["reading agent-replies"], states["sending to scheduler"]) == ("unknown", "wrong")
+    assert (states["reading scheduler"], states["sending to scheduler"]) == ("unknown", "wrong")
     assert states["queues"] == "ok"
     night.outage = "the namespace does not answer."
     assert checked(night)["reading orders"] == "wrong"

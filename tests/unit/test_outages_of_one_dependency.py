@@ -35,7 +35,6 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
     handlers: dict[str, Callable[..., Awaitable[object]]] = {
         QUEUES.orders: system.submitter.handle,
         QUEUES.scheduler: system.scheduler.handle,
-        QUEUES.replies: system.scheduler.handle_reply,
         STOCK: system.actors["stock"].handle,
     }
     receiver = Receiver(
@@ -44,6 +43,7 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )
@@ -86,7 +86,7 @@ async def test_a_reply_whose_next_request_cannot_be_sent_is_recorded_and_comes_a
         await receive(system, message)
         assert system.states()[:2] == ["Processed", "Processing"]
         assert system.notices().count("step-completed") == 1
-        message = await again(system, QUEUES.replies)
+        message = await again(system, QUEUES.scheduler)
     break_queues(system)
     await receive(system, message)
     assert len(system.requests("payment")) == 1
@@ -164,7 +164,7 @@ async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_sam
     system = kit()
     message = await requested(system)
     system.context.run_on.handlers = {}
-    break_queues(system, QUEUES.replies)
+    break_queues(system, QUEUES.scheduler)
     assert await receive(system, message) is None
     copy = await again(system, STOCK, 2)
     assert copy.properties["sas_call_state"] == "goes-on"
@@ -180,9 +180,9 @@ async def test_a_reply_that_may_not_be_sent_burns_no_delivery() -> None:
     """A right that a role assignment has not spread yet looks like one that never comes."""
     system = kit()
     message = await requested(system)
-    queue = system.bus.queues.pop(QUEUES.replies)
+    queue = system.bus.queues.pop(QUEUES.scheduler)
     assert await receive(system, message, count=2) is None
-    system.bus.queues[QUEUES.replies] = queue
+    system.bus.queues[QUEUES.scheduler] = queue
     await receive(system, await again(system, STOCK, 2))
     await system.drain()
     assert system.state() == "Processed"
@@ -247,7 +247,7 @@ async def test_no_answer_of_an_agent_is_lost_while_the_replies_queue_is_away(
     system = kit()
     message = await requested(system)
     system.agents["stock"].then(behaviour, behaviour)
-    break_queues(system, QUEUES.replies)
+    break_queues(system, QUEUES.scheduler)
     await receive(system, message, count=2)
     assert any(entry.message.properties.get(TIMES) for entry in system.bus.queues[STOCK].waiting)
 
@@ -258,7 +258,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     forged = {
         **dict.fromkeys((EXTERNAL_SENT, "sas_call_state", "sas_first_id", "sas_left_since"), "yes"),
         TIMES: "7",
-        "sas_dead_letter_source": QUEUES.replies,
+        "sas_dead_letter_source": QUEUES.scheduler,
         "sas_first_at": "yesterday",
     }
     await receive(system, Message(QUEUES.orders, "m-1", order(), properties=forged))
@@ -297,12 +297,13 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         function_time=FUNCTION,
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )
     arrival = delivery(message, enqueued_at=local_time)
     await system.run(receiver.receive(system.actors["stock"].handle, arrival))
-    assert len(system.bus.messages(QUEUES.replies)) == 1
+    assert len(system.bus.messages(QUEUES.scheduler)) == 1
     assert system.agents["stock"].calls == []
 
 
@@ -313,13 +314,13 @@ async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays
     system, callback = await awaiting(CARE)
     await system.later(3600 - 60)  # a minute before its token expires
     if outage == "callbacks":
-        system.bus.cut(QUEUES.callbacks)
+        system.bus.cut(QUEUES.scheduler)
         assert (await post(system, callback.token)).status == 202
     else:  # the message waits in its queue, because no function can handle it
         await system.bus.send([called_back(callback.token)])
         system.store.partitions_away = system.store.partitions
     await system.later(300)
-    system.bus.mend(QUEUES.callbacks)
+    system.bus.mend(QUEUES.scheduler)
     system.store.partitions_away = frozenset()
     await system.sweep()
     await system.later(31)

@@ -99,23 +99,6 @@ def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_awa
     assert rules.is_decided(scan, MINE) is decided
 
 
-@pytest.mark.parametrize(
-    ("scan", "step", "callbacks", "counts"),
-    [
-        (scan(), DOING, False, True),
-        (scan(), DOING, True, False),
-        (scan(mine=T0), DOING, True, True),
-        (scan(), AWAITS, True, True),
-        (scan(), UNDOING, True, False),
-        (scan(), replace(UNDOING, turn=AWAITS.turn), True, True),
-    ],
-)
-def test_a_queue_of_callbacks_counts_only_for_a_step_that_it_may_concern(
-    scan: Scan, step: StepRecord, callbacks: bool, counts: bool
-) -> None:
-    assert rules.counts(scan, MINE, step, callbacks=callbacks) is counts
-
-
 def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> None:
     assert rules.best_of([None, *Excuse]) is Excuse.WAITS
     assert rules.best_of([Excuse.STUCK, None, Excuse.AWAY]) is Excuse.AWAY

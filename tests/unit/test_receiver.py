@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sas.bootstrap import STORE_RETRY_S
+from sas.codec.external import AlertMessage
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import CUT_OFF_S, read_config
 from sas.domain.change import DeferredDue, Due
@@ -16,18 +18,22 @@ from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.external import ExternalSender
+from sas.engine.messages import Addresses
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
-    DELIVERIES_MAX,
     FAILED,
+    FAILURE_DELAY_MAX_S,
+    FAILURES_MAX,
+    LETTER_DELAY_MAX_S,
     SOURCE,
-    GivenUpError,
+    FailedError,
     Receiver,
     delay_s,
 )
 from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
+from sas.features.incidents.board import IncidentBoard
 from sas.operate.letters import DeadLetterFate, Verdict, letter_of
 from sas.operate.redriving import resend
 from sas.ports import (
@@ -44,7 +50,7 @@ from sas.testing.clock import START, VirtualClock
 from sas.testing.platform import host_rules
 from sas.testing.store import MemoryStore, StoreFault
 
-QUEUE = "scheduler"
+QUEUE, LETTERS = "scheduler", "dead-letters"
 MINUTES = timedelta(minutes=9)
 
 
@@ -55,17 +61,21 @@ class Door:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.bus.declare("dead-letters")
+        self.bus.declare(LETTERS, "operator-alerts")
         self.store = MemoryStore()
         external = ExternalSender(self.store, self.bus, self.clock)
+        self.incidents = IncidentBoard(
+            self.store, external, clock=self.clock, to=Addresses(Queues(), "test")
+        )
         self.receiver = Receiver(
             bus=self.bus,
             clock=self.clock,
             function_time=MINUTES,
             external=external,
             report_mismatch=self.reported,
+            incidents=self.incidents,
             run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
-            dead_letters="dead-letters",
+            dead_letters=LETTERS,
         )
         self.failures = list(failures)
         self.reports: list[str] = []
@@ -83,6 +93,24 @@ class Door:
     async def receive(self, message: Message | Delivery) -> object:
         delivery = message if isinstance(message, Delivery) else delivered(message)
         return await self.clock.run(self.receiver.receive(self.handler, delivery))
+
+    async def pauses(self, message: Message | Delivery) -> list[float]:
+        """Receive a message and its copies until it is handled; return the pauses in seconds."""
+        pauses = []
+        while await self.receive(message) is None:
+            before = self.clock.now()
+            await self.clock.advance(LETTER_DELAY_MAX_S)
+            copy = self.bus.take(message.queue)
+            if copy is None:
+                break
+            assert copy.scheduled_at is not None
+            pauses.append((copy.scheduled_at - before).total_seconds())
+            message = copy
+        return pauses
+
+    def alerts(self) -> list[AlertMessage]:
+        bodies = [message.body for message in self.bus.messages("operator-alerts")]
+        return [msgspec.json.decode(body, type=AlertMessage) for body in bodies]
 
     async def due(self) -> list[Due]:
         """Return what the supervisor finds in half a minute."""
@@ -126,7 +154,7 @@ async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_by
     """The message has the longest MessageId, trace and source, and was put back before."""
     error = OtherVersionError("away")
     error.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
-    door = Door(*[error] * 3)
+    door = Door(*[error] * 2, KeyError("🛒" * 1000), error)
     properties = {
         "traceparent": "t" * 55,
         "tracestate": "s" * 512,
@@ -143,7 +171,8 @@ async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_by
         source_queue="q" * 260,
     )
     assert await door.receive(largest) is None
-    assert await door.receive(await door.next()) is None
+    for _ in range(3):
+        assert await door.receive(await door.next()) is None
     assert (await door.next()).body == largest.body
 
 
@@ -169,21 +198,14 @@ async def test_an_invalid_message_id_property_does_not_replace_the_messages_own(
     assert door.seen[0].message_id == FIRST.message_id
 
 
-async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour() -> None:
-    door = Door(*(GivenUpError("it fails again") for _ in range(20)))
-    message: Message | Delivery = FIRST
-    pauses = []
-    while await door.receive(message) is None:
-        before = door.clock.now()
-        await door.clock.advance(GivenUpError.delay_max_s)
-        copy = door.bus.take(QUEUE)
-        assert copy is not None
-        assert copy.scheduled_at is not None
-        pauses.append((copy.scheduled_at - before).total_seconds())
-        message = copy
-    assert pauses[0] <= 1
-    assert DELAY_MAX_S < pauses[-1] <= GivenUpError.delay_max_s
+async def test_a_dead_letter_that_fails_comes_again_ever_later_until_it_is_handled() -> None:
+    door = Door(*(KeyError("amount") for _ in range(20)))
+    letter = replace(FIRST, queue=LETTERS, source_queue="orders")
+    pauses = await door.pauses(letter)
+    assert 2 <= pauses[0] <= 4
+    assert LETTER_DELAY_MAX_S / 2 <= pauses[-1] <= LETTER_DELAY_MAX_S
     assert len(pauses) == 20
+    assert {delivery.source_queue for delivery in door.seen} == {"orders"}
 
 
 async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half_a_minute() -> None:
@@ -281,12 +303,6 @@ async def test_a_timer_function_that_runs_out_of_time_is_cut_off() -> None:
     assert door.clock.now() - START == MINUTES + CUT_AFTER
 
 
-async def test_a_time_out_of_the_handler_itself_is_poison_like_any_other_bug() -> None:
-    door = Door(TimeoutError("a bug"))
-    with pytest.raises(TimeoutError):
-        await door.receive(FIRST)
-
-
 async def test_the_handler_knows_when_its_function_ends() -> None:
     door = Door()
     start = door.clock.now()
@@ -294,46 +310,99 @@ async def test_the_handler_knows_when_its_function_ends() -> None:
     assert door.seen[0].ends_at == start + MINUTES
 
 
-async def test_a_message_that_fails_in_its_last_delivery_is_a_dead_letter_with_its_error() -> None:
-    door = Door(*[KeyError("amount")] * 2)
-    early = replace(FIRST, count=DELIVERIES_MAX - 1)
-    with pytest.raises(KeyError):
-        await door.receive(early)
-    assert await door.receive(replace(FIRST, count=DELIVERIES_MAX)) is None
-    (letter,) = door.bus.messages("dead-letters")
+@pytest.mark.parametrize("error", [KeyError("amount"), TimeoutError("of the handler itself")])
+async def test_poison_is_tried_for_minutes_and_is_a_dead_letter_with_its_error_then(
+    error: Exception,
+) -> None:
+    door = Door(*[error] * FAILURES_MAX)
+    pauses = await door.pauses(replace(FIRST, count=5))
+    assert 470 <= sum(pauses) <= 940
+    assert pauses == sorted(pauses[:4]) + pauses[4:]
+    assert max(pauses) <= FAILURE_DELAY_MAX_S
+    assert len(door.seen) == FAILURES_MAX
+    (letter,) = door.bus.messages(LETTERS)
     assert letter.properties["DeadLetterReason"] == FAILED
-    assert "KeyError: 'amount' (" in letter.properties["DeadLetterErrorDescription"]
+    assert letter.properties["DeadLetterErrorDescription"].startswith(f"{error!r}"[:8])
+    assert "(tests/unit/test_receiver.py:" in letter.properties["DeadLetterErrorDescription"]
     await door.receive(letter)
     received = door.seen[-1]
     assert (received.message_id, received.source_queue) == (FIRST.message_id, QUEUE)
 
 
-async def test_without_a_bus_the_last_delivery_is_given_back_to_the_host() -> None:
+async def test_the_failures_of_a_message_are_not_those_of_its_dead_letter() -> None:
+    door = Door(*[KeyError("amount")] * (FAILURES_MAX + 1))
+    await door.pauses(FIRST)
+    letter = door.bus.take(LETTERS)
+    assert letter is not None
+    (pause,) = await door.pauses(letter)
+    assert pause <= 4
+
+
+async def test_outages_are_not_counted_as_failures() -> None:
+    outages = [StoreUnavailableError("away")] * 50
+    door = Door(*outages, KeyError("amount"), *outages, KeyError("amount"))
+    pauses = await door.pauses(FIRST)
+    assert len(pauses) == 102
+    assert 2 <= pauses[50] <= 4
+    assert 8 <= pauses[101] <= 16
+
+
+async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_by_itself() -> None:
+    door = Door(*[KeyError("amount")] * 30)
+    for number in range(30):
+        body = f'{{"order_id": "O-{number}"}}'.encode()
+        queue = ("scheduler", "orders", "agent-stock")[number % 3]
+        door.bus.declare(queue)
+        await door.receive(replace(FIRST, body=body, message_id=f"m-{number}", queue=queue))
+        assert len(door.alerts()) == 1
+    (alert,) = door.alerts()
+    line = f"tests/unit/test_receiver.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
+    assert (alert.kind, alert.scope) == ("agent-failing", f"KeyError at {line}")
+    assert alert.text.startswith(
+        f"Messages of queue scheduler fail: KeyError: 'amount' ({line}). If a release brought "
+        "it, deploy the one before: `sas azd deploy`"
+    )
+    assert "first seen by order O-0" in alert.text
+    for _ in range(6):
+        await door.clock.advance(60)
+        await door.clock.run(door.incidents.check_health())
+    assert [alert.kind for alert in door.alerts()] == ["agent-failing", "cleared"]
+
+
+async def test_a_failure_that_cannot_be_reported_is_put_back_all_the_same() -> None:
+    """A bad release may break the incidents too."""
     door = Door(KeyError("amount"))
-    door.bus.fail_next(BusFault.UNAVAILABLE)
-    with pytest.raises(KeyError):
-        await door.receive(replace(FIRST, count=DELIVERIES_MAX))
-    assert door.bus.messages("dead-letters") == []
+    door.store.plan = {}.__getitem__  # type: ignore[assignment]
+    assert await door.receive(FIRST) is None
+    assert (await door.next()).body == FIRST.body
 
 
-async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(
+async def test_a_failed_message_that_no_queue_takes_is_sent_later_by_the_supervisor() -> None:
+    door = Door(KeyError("amount"))
+    door.bus.plan = lambda _: BusFault.UNAVAILABLE
+    assert await door.receive(FIRST) is None
+    dues = [due for due in await door.due() if isinstance(due, DeferredDue)]
+    copies = [await door.store.deferred(due) for due in dues]
+    assert {copy.queue for copy in copies if copy} == {QUEUE, "operator-alerts"}
+
+
+async def test_a_failed_message_is_given_back_to_the_host_if_all_is_away() -> None:
+    door = Door(KeyError("amount"))
+    door.bus.plan = lambda _: BusFault.UNAVAILABLE
+    door.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
+    with pytest.raises(FailedError, match="failed 1 times, now with KeyError"):
+        await door.receive(FIRST)
+
+
+async def test_a_message_that_fails_is_logged_with_its_queue_since_its_function_succeeds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     door = Door(LookupError("a bug"))
-    with pytest.raises(LookupError):
-        await door.receive(FIRST)
-    (record,) = caplog.records
-    assert record.getMessage() == f"a message of queue {QUEUE} failed and comes again"
+    await door.receive(FIRST)
+    record = caplog.records[0]
+    assert record.getMessage() == f"a message of queue {QUEUE} failed"
     assert record.exc_info is not None
     assert record.exc_info[0] is LookupError
-
-
-@pytest.mark.parametrize("error", [ValueError("poison"), KeyError("bug")])
-async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(error: Exception) -> None:
-    door = Door(error)
-    with pytest.raises(type(error)):
-        await door.receive(FIRST)
-    assert not await door.bus.peek(QUEUE, 10)
 
 
 @pytest.mark.parametrize("forged", ["-1", "x", "9" * 5000, "1e9"])

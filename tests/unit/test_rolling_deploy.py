@@ -59,7 +59,6 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
     handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
         QUEUES.orders: system.submitter.handle,
         QUEUES.scheduler: system.scheduler.handle,
-        QUEUES.replies: system.scheduler.handle_reply,
         QUEUES.agent("stock"): system.actors["stock"].handle,
         QUEUES.dead_letters: system.dead_letters.handle,
     }
@@ -69,6 +68,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         function_time=timedelta(minutes=9),
         external=system.context.external,
         report_mismatch=system.context.report_mismatch,
+        incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
     )
@@ -92,7 +92,7 @@ async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_
     await receive(newer, await comes_again(newer, QUEUES.scheduler))
     assert newer.states()[0] == "Processing"
     assert await receive(older, done()) is None
-    await receive(newer, await comes_again(newer, QUEUES.replies))
+    await receive(newer, await comes_again(newer, QUEUES.scheduler))
     assert newer.states()[0] == "Processed"
     await newer.drain()
     assert newer.state() == "Processed"
@@ -101,7 +101,7 @@ async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_
 
 
 NEWER_BODY = json.dumps({"format": FORMAT + 1, "kind": "greeting", "newly": {}}).encode()
-INTERNAL = (QUEUES.scheduler, QUEUES.replies, QUEUES.agent("stock"))
+INTERNAL = (QUEUES.scheduler, QUEUES.agent("stock"))
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["", "dead letter"])
@@ -139,7 +139,7 @@ async def test_an_order_of_a_newer_format_is_left_alone_and_reported_if_that_las
     }
     assert "deploy it again" in system.alerts()[0].text
     del system.store.formats["O-1"]
-    await receive(system, await comes_again(system, QUEUES.replies))
+    await receive(system, await comes_again(system, QUEUES.scheduler))
     assert system.states()[0] == "Processed"
 
 

@@ -17,14 +17,16 @@ import pytest
 from sas.domain.calls import CallState
 from sas.domain.ids import cause_of, digest_id, message_id, reply_id
 from sas.domain.messages import JournalEntry, Notify, Request, Wake
-from sas.domain.queues import lane
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
 from sas.engine.delivery import AGAIN, EXTERNAL_SENT, FIRST_ID, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.in_flight import CALL_STATE
+from sas.engine.messages import Addresses
 from sas.engine.receiver import Receiver
 from sas.engine.run_on import CALL_TIME, CALLS_MAX, CHAIN_TIME, HAND_OVERS_MAX, RunOn
 from sas.features.call_limit import CallLimit, lease_name
+from sas.features.incidents.board import IncidentBoard
 from sas.ports import AgentCall, Message, RefusedError, StoreUnavailableError, TransientError
 from sas.testing.bus import BusFault, MemoryBus
 from sas.testing.clock import START, VirtualClock
@@ -66,12 +68,15 @@ class Process:
         self.bus.declare(*queues)
         self.run_on = RunOn(bus=self.bus, clock=self.clock, inline=frozenset({QUICK}))
         self.run_on.handlers = dict.fromkeys((OWN, lane(OWN, urgent=True), QUICK), self.handle)
+        external = ExternalSender(MemoryStore(), self.bus, self.clock)
+        addresses = Addresses(Queues(), "test")
         self.receiver = Receiver(
             bus=self.bus,
             clock=self.clock,
             function_time=function_time,
-            external=ExternalSender(MemoryStore(), self.bus, self.clock),
+            external=external,
             report_mismatch=self.reported,
+            incidents=IncidentBoard(MemoryStore(), external, clock=self.clock, to=addresses),
             run_on=self.run_on,
             dead_letters="dead-letters",
         )
@@ -448,7 +453,7 @@ ORDER = Message(QUEUES.orders, "m-1", order())
 INLINE = {"no agent": (), "the second": ("payment",), "all agents": AGENTS}
 INTERNAL = {
     lane(queue, urgent=urgent)
-    for queue in (QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, AGENTS))
+    for queue in (QUEUES.scheduler, *map(QUEUES.agent, AGENTS))
     for urgent in (False, True)
 }
 
@@ -511,7 +516,7 @@ async def test_an_urgent_order_runs_on_and_its_requests_travel_in_the_urgent_lan
 async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
     """What is handed over needs no queue."""
     system = kit(inline=AGENTS)
-    system.bus.cut(QUEUES.scheduler, QUEUES.replies)
+    system.bus.cut(QUEUES.scheduler)
     await system.receive(ORDER)
     assert system.state() == "Processed"
 
@@ -609,7 +614,7 @@ def unhandled(system: Kit, rows: list[JournalEntry]) -> list[str]:
                     cause = cause_of(QUEUES.scheduler, own_id)
                 case Request():
                     reply = reply_id("O-1", item.step, item.direction.value, item.epoch)
-                    cause = cause_of(QUEUES.replies, reply)
+                    cause = cause_of(QUEUES.scheduler, reply)
                 case _:
                     continue
             if digest_id(cause) not in causes:
@@ -679,7 +684,7 @@ async def test_after_a_crash_anywhere_a_request_sends_what_follows_from_its_repl
     while struck:
         system, struck = await crashed(at, root=QUEUES.agent("stock"), inline=inline)
         at += 1
-        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        rows = rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1"))
         expected = unhandled(system, rows) if rows else ["O-1/00/do/1"]
         calls = len(system.agents["stock"].calls)
         sends = sent_by(system)
@@ -702,7 +707,7 @@ async def test_after_a_crash_anywhere_a_dead_lettered_request_is_finished_or_its
         at += 1
         request = system.bus.take(QUEUES.agent("stock"))
         assert request is not None
-        rows = rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1"))
+        rows = rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1"))
         expected = unhandled(system, rows)
         sends = sent_by(system)
         await system.run(system.receiver.receive(system.dead_letters.handle, letter(request)))
@@ -887,8 +892,8 @@ async def test_a_request_whose_reply_was_neither_handled_nor_sent_comes_again_as
     async def fails(_: Delivery) -> None:
         raise LookupError("a bug")
 
-    system.context.run_on.handlers = handlers | {QUEUES.replies: fails}
-    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == QUEUES.replies else None
+    system.context.run_on.handlers = handlers | {QUEUES.scheduler: fails}
+    system.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == QUEUES.scheduler else None
     assert await system.receive(request) is None
     (copy,) = system.bus.queues[QUEUES.agent("stock")].waiting
     assert copy.message.properties[FIRST_ID] == request.message_id
@@ -952,7 +957,7 @@ async def test_a_first_delivery_that_ends_in_silence_writes_nothing() -> None:
     system.agents["stock"].then(BUSY)
     await system.receive(system.bus.messages(QUEUES.agent("stock"))[0])
     assert system.journal() == journal
-    assert system.bus.messages(QUEUES.replies) == []
+    assert system.bus.messages(QUEUES.scheduler) == []
 
 
 async def test_a_superseded_request_sends_what_its_reply_left() -> None:
@@ -962,7 +967,7 @@ async def test_a_superseded_request_sends_what_its_reply_left() -> None:
         system, struck = await crashed(at, root=QUEUES.agent("stock"))
         assert struck
         at += 1
-        expected = unhandled(system, rows_of(system, cause_of(QUEUES.replies, "O-1/00/do/1")))
+        expected = unhandled(system, rows_of(system, cause_of(QUEUES.scheduler, "O-1/00/do/1")))
     await system.later(20)  # too late for a call, so the order is read
     sends = sent_by(system)
     await system.receive(root_of(system, QUEUES.agent("stock")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.tables.table import Meter
+from sas.domain.queues import lane
 from sas.engine.in_flight import CALL_STATE
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message, RefusedError, TransientError
@@ -179,6 +181,8 @@ async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
         await system.submit(order(f"O-{number}"), f"m-{number}")
         await system.step(QUEUES.scheduler)
         await system.step(QUEUES.agent("stock"))
+        while system.bus.take(QUEUES.scheduler):
+            """The reply does not matter."""
     points = [attributes for _, attributes in recorded.metrics()["sas.agent.attempts"]]
     faults = {
         attributes["sas.fault"] for attributes in points if attributes["sas.outcome"] != "done"
@@ -212,6 +216,43 @@ async def test_a_sweep_that_finds_nothing_reports_zero_and_one_without_the_lease
     assert recorded.times("sas.sweep.age") == 1
     await host_2.sweep()
     assert recorded.times("sas.sweep.age") == 1
+
+
+async def test_the_oldest_message_of_each_queue_of_orders_is_measured_once_a_minute(
+    recorded: Recorded,
+) -> None:
+    system = kit()
+    await system.bus.send([Message(QUEUES.orders, "m-1", order("O-1"))])
+    await system.later(240)
+    await system.bus.send([Message(QUEUES.orders, "m-2", order("O-2"))])
+    await system.sweep()
+    await system.later(30)
+    await system.sweep()
+    ages = {a["sas.queue"]: seconds for seconds, a in recorded.metrics()["sas.orders.oldest_age"]}
+    assert ages == {QUEUES.orders: 240, lane(QUEUES.orders, urgent=True): 0}
+    assert recorded.times("sas.orders.oldest_age") == 2
+    await system.later(30)
+    await system.sweep()
+    assert recorded.times("sas.orders.oldest_age") == 4
+
+
+async def test_a_scheduled_message_hides_no_older_one_and_is_not_old_itself(
+    recorded: Recorded,
+) -> None:
+    """A message that is put back is a scheduled copy, and begins anew when its time comes."""
+    system = kit()
+    at = system.clock.now() + timedelta(seconds=200)
+    await system.bus.send([Message(QUEUES.orders, "m-1", order("O-1"), scheduled_at=at)])
+    await system.bus.send([Message(QUEUES.orders, "m-2", order("O-2"))])
+    await system.later(190)
+    await system.sweep()
+    (points, _) = recorded.metrics()["sas.orders.oldest_age"]
+    assert points[0] == 190
+    assert system.bus.take(QUEUES.orders) is not None
+    await system.later(60)
+    await system.sweep()
+    (points, _) = recorded.metrics()["sas.orders.oldest_age"]
+    assert points[0] == 190 + 50
 
 
 async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:

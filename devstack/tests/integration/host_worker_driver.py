@@ -23,12 +23,12 @@ async def _drive(app_dir: Path) -> dict[str, Any]:
 
 
 async def _seen(core: Any, case: dict[str, Any]) -> list[Any]:
-    records = sys.modules["function_app"].seen
-    records.clear()
+    memory = sys.modules["function_app"].seen
+    memory.clear()
     answer = await invoke(core, case)
     if answer["status"] != "Success":
-        return ["failed", list(records), bool(answer["error"])]
-    return ["ok", list(records), answer["outputs"], answer["returned"]]
+        return ["failed", list(memory), bool(answer["error"])]
+    return ["ok", list(memory), answer["outputs"], answer["returned"]]
 
 
 if __name__ == "__main__":

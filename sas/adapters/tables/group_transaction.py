@@ -178,11 +178,16 @@ def _quoted(key: str) -> str:
 def typed(partition: str, row: Entity) -> dict[str, Any]:
     """Return the JSON members of an entity, with the types that the SDK gives them.
 
+    A value of a row of ``Table.raw_pages`` keeps the type that stands beside it.
+
     Raises:
         TypeError: no row has values of this type, or the number is too large for its type.
     """
     members: dict[str, Any] = {}
     for name, value in stored(partition, row).items():
+        if "@" in name or f"{name}@odata.type" in row:
+            members[name] = value
+            continue
         match value:
             case None:
                 pass
@@ -191,7 +196,7 @@ def typed(partition: str, row: Entity) -> dict[str, Any]:
             case bytes():
                 members[name] = b64encode(value).decode("ascii")
                 members[f"{name}@odata.type"] = "Edm.Binary"
-            case bool():
+            case bool() | float():
                 members[name] = value
             case int() if -INT_MAX <= value <= INT_MAX:
                 members[name] = value

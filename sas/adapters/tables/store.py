@@ -128,6 +128,8 @@ AZURITE = (
 """What ``UseDevelopmentStorage=true`` means. The Tables SDK does not know it. The key is public."""
 
 LOAD_ATTEMPTS_MAX = 5
+RESTORING = "Restoring"
+"""Column of the row ``meta`` while a restore goes on: the id of the export."""
 _START_OF_TIME = datetime.min.replace(tzinfo=UTC)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 SHARE_ROWS_MIN = 10
@@ -233,7 +235,7 @@ class TableStore:
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
         try:
-            check_format(meta.get("Format"), "the table")
+            _check_table(meta)
         except (OtherVersionError, ValueError) as error:
             raise StoreMismatchError(str(error), "format of the table") from None
         if (shards := meta.get("Shards")) != len(self._shards):
@@ -547,7 +549,7 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             "check the storage account and the table's name)"
         )
     try:
-        check_format(meta.get("Format"), "the table")
+        _check_table(meta)
     except (OtherVersionError, ValueError) as error:
         raise NoStoreError(f"{address}: {error}") from None
     shards = meta.get("Shards")
@@ -557,6 +559,18 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             f"Shards={str(shards)[:40]!r}: set it back to SAS_SHARDS of the app"
         )
     return TableStore.connect(endpoint, table, shards)
+
+
+def _check_table(meta: Row) -> None:
+    """Check that the row ``meta`` is that of a table to work on.
+
+    Raises:
+        OtherVersionError: its format is newer.
+        ValueError: it has no format number, or its orders are not all there yet.
+    """
+    check_format(meta.get("Format"), "the table")
+    if RESTORING in meta:
+        raise ValueError("the table is being restored: run `sas azd restore` to its end")
 
 
 async def service_time(endpoint: Endpoint, table: str) -> datetime | None:

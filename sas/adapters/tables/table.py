@@ -24,8 +24,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,6 +61,7 @@ T = TypeVar("T")
 
 PAGE_ROWS_MAX = 1000
 """Most rows that the service returns at once."""
+IN_RANGE = "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high"
 
 LOST = (
     ServiceRequestError,
@@ -249,7 +252,7 @@ class Table:
         continuation token: such pages are followed, and not yielded.
         """
         query = self.client.query_entities(
-            "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high",
+            IN_RANGE,
             parameters={"partition": partition, "low": span[0], "high": span[1]},
             results_per_page=None if limit is None else min(limit, PAGE_ROWS_MAX),
             select=None if select is None else list(select),
@@ -263,6 +266,30 @@ class Table:
             if page:
                 yield page[:room]
                 room = None if room is None else room - len(page)
+
+    async def raw_pages(self, partition: str, span: tuple[str, str]) -> AsyncIterator[list[Entity]]:
+        """Yield the rows of a range in pages, as the service writes them in JSON.
+
+        Beside a value whose type JSON does not show stands its type, as ``<column>@odata.type``. So
+        such a row can be written again as it is. Its ETag is ``odata.etag``.
+        """
+        answers: deque[Any] = deque(maxlen=1)
+        query = self.client.query_entities(
+            IN_RANGE,
+            parameters={"partition": partition, "low": span[0], "high": span[1]},
+            raw_response_hook=lambda response: answers.append(response.http_response),
+        ).by_page()
+        while await self._with_retries(lambda: _next_page(query)) is not None:
+            page = json.loads(answers[0].text())["value"]
+            self.meter.count_read(len(page))
+            if page:
+                yield page
+
+    async def overwrite(self, partition: str, rows: Sequence[Entity]) -> None:
+        """Write at most 100 rows in one transaction, whether they exist or not."""
+        batch = [Operation("upsert", row) for row in rows]
+        await self._with_retries(lambda: self.transactions.submit(partition, batch))
+        self.meter.count_written(len(rows))
 
     async def transact(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
         """Send one entity group transaction, once; return the new ETag of each row.
@@ -361,6 +388,8 @@ def advice(error: BaseException) -> str:
             "the account: the app's identity needs Storage Table Data Contributor, an "
             "operator's Storage Table Data Reader."
         )
+    if code_of(error) == "TableBeingDeleted":
+        return "Azure is still deleting the table: try again in a minute."
     if code_of(error) in _TABLE_IS_GONE:
         return "The table is gone: restart the app, which creates it, or restore it."
     if getattr(error, "status_code", None) in BUSY:

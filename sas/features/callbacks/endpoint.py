@@ -1,9 +1,9 @@
 """Callbacks: an outside event (a carrier's message, a person's approval) ends a step.
 
 1. The HTTP endpoint is the only door. It checks the token, and that the step can still end so.
-2. It puts what it checked on the internal queue ``callbacks``: an accepted callback is a message
+2. It puts what it checked on the internal queue ``scheduler``: an accepted callback is a message
    that is redelivered until it is processed. The token stays behind.
-3. The queue's function decides as if the message were the agent's reply. The cause row tells a
+3. The scheduler has it decided as if the message were the agent's reply. The cause row tells a
    repeat. A callback that comes between two attempts of its step waits on the queue: see
    ``WAIT_MIN``.
 
@@ -25,7 +25,7 @@ from sas.codec.internal import CallbackMessage, text_of
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger, fence
 from sas.domain.ids import cause_of, digest_id, key_time
-from sas.domain.messages import AlertKind, JournalWord
+from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
@@ -98,7 +98,7 @@ def _answer(status: int, code: str, message: str) -> Answer:
 
 
 class Callbacks:
-    """Handles the callback endpoint and the ``callbacks`` queue."""
+    """Handles the callback endpoint, and the callbacks on the ``scheduler`` queue."""
 
     def __init__(self, context: Context, business: Business, keys: CallbackKeys) -> None:
         self._context = context
@@ -164,7 +164,7 @@ class Callbacks:
         The first result is recorded in the order's journal. Another result is accepted only after
         the first was acted on.
         """
-        queue, store = self._context.queues.callbacks, self._context.store
+        queue, store = self._context.queues.scheduler, self._context.store
 
         def accept(order: Order | None, _now: datetime) -> Decision:
             return fence(check_order(message, order), JournalWord.CALLBACK_ACCEPTED)
@@ -191,7 +191,7 @@ class Callbacks:
         callback again sends nothing: a token can fill neither the store nor the queue. After a
         crash between the send and its record it is sent once more, and counts once.
         """
-        cause = cause_of(self._context.queues.callbacks, f"sent/{message.id}")
+        cause = cause_of(self._context.queues.scheduler, f"sent/{message.id}")
         if await self._context.store.recorded(order.order_id, cause) is not None:
             return
         message = await results.offload_result(message, self._context)
@@ -204,24 +204,14 @@ class Callbacks:
 
         await self._runner.run(order.order_id, Trigger(by=message.id, cause=cause), record)
 
-    async def handle(self, delivery: Delivery) -> ApplyResult:
-        """Handle one message of the ``callbacks`` queue.
+    async def act(self, message: CallbackMessage, delivery: Delivery) -> ApplyResult:
+        """Act on an accepted callback.
 
         Raises:
+            MalformedError: it never counts.
             ContentionError, UnavailableError: put the message back.
         """
-        order_id: str | None = None
-        with tracing.received("callback", "callbacks", delivery.properties):
-            try:
-                message = internal.decode(delivery.body, CallbackMessage)
-                order_id = message.order_id
-                return await self._process(message, delivery)
-            except MalformedError as error:
-                rejection = delivery.rejected(error, order_id)
-                await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
-                return ApplyResult.NOTHING
-
-    async def _process(self, message: CallbackMessage, delivery: Delivery) -> ApplyResult:
+        tracing.about("callback")
         order = check_order(message, await self._context.load(message.order_id))
         trace = order.details.traceparent
         with tracing.of_order("callback act", trace, order_id=order.order_id):
@@ -272,15 +262,15 @@ class Callbacks:
                 order, callback, rules, now=now, instance=self._context.instance
             )
 
-        cause = cause_of(self._context.queues.callbacks, message.id)
+        cause = cause_of(self._context.queues.scheduler, message.id)
         trigger = Trigger(by="callback", cause=cause, external_sent=delivery.external_sent)
         await self._context.rules.refresh()
         result = await self._runner.run(callback.order_id, trigger, decide)
         return result, status, since
 
     def _lane(self, order: Order) -> str:
-        """Return the callback queue of an order's lane."""
-        return lane(self._context.queues.callbacks, urgent=order.details.urgent)
+        """Return the scheduler's queue of an order's lane."""
+        return lane(self._context.queues.scheduler, urgent=order.details.urgent)
 
     async def _put_back(
         self, message: CallbackMessage, order: Order, delivery: Delivery, since: datetime

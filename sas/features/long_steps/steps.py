@@ -124,7 +124,7 @@ class ContinuedSteps:
             epoch=request.epoch,
             check=request.checks,
         )
-        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        queue = lane(self._context.queues.scheduler, urgent=request.urgent)
         return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))
 
     def _again(self, call: InFlightRequest, check: CheckAgain, state: CallState) -> Message:

@@ -7,8 +7,8 @@ step, and only into those: another queue neither excuses it nor fails it.
 
 1. **The agent's queue.** If the request itself waits there, the agent had no time: that decides.
    So it does if the queue cannot be read.
-2. **The other queues of the step's lane.** The reply, the wake or the callback may wait there. If
-   one does, or may lie behind the messages that were read, the step is excused too.
+2. **The scheduler's queue of the step's lane.** The wake, the reply or the callback may wait there.
+   If it does, or may lie behind the messages that were read, the step is excused too.
 3. **The root of a chain.** The order runs on within the function of an earlier message
    (``sas.engine.run_on``): its submission, or a request that was answered. While that message is in
    its queue, a function works on the order, or was killed, and the message is redelivered and sends
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -62,12 +62,12 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
 
 class QueueExcuses:
-    """See ``sas.engine.hooks.Excuses``. ``callbacks``: whether callbacks are on."""
+    """See ``sas.engine.hooks.Excuses``. A message that waits for ``delay_min`` is an incident."""
 
-    def __init__(self, context: Context, workflows: Workflows, *, callbacks: bool) -> None:
+    def __init__(self, context: Context, workflows: Workflows, delay_min: timedelta) -> None:
         self._context = context
+        self._delay_min = delay_min
         self._workflows = workflows
-        self._callbacks = callbacks
         self._scans: dict[str, Scan] = {}
         self._before: dict[str, Scan] = {}
         self._reported_at: dict[str, datetime] = {}
@@ -89,10 +89,9 @@ class QueueExcuses:
         if rules.is_decided(scan, request):
             return excuses[0]
         owner = (order.order_id, None, None)
-        for queue in self._other_queues(order):  # 2. The other queues.
-            scan = await self._scanned(queue)
-            if rules.counts(scan, owner, step, callbacks=self._is_callbacks(queue)):
-                excuses.append(await self._excuse(queue, scan, owner, step))
+        queue = lane(self._context.queues.scheduler, urgent=order.details.urgent)
+        scan = await self._scanned(queue)  # 2. The scheduler's queue.
+        excuses.append(await self._excuse(queue, scan, owner, step))
         for queue, root in self._roots(order):  # 3. The root of a chain.
             scan = await self._scanned(queue)
             if root in scan.oldest:
@@ -106,7 +105,7 @@ class QueueExcuses:
         """
         ended: list[tuple[AlertKind, str]] = []
         for queue in list(self._reported_at):
-            if rules.is_short(await self._scanned(queue)):
+            if rules.is_short(await self._scanned(queue), self._delay_min):
                 del self._reported_at[queue]
                 ended.append((AlertKind.QUEUE_DELAY, rules.scope_of(queue)))
         return [], ended
@@ -120,14 +119,6 @@ class QueueExcuses:
             return None
         agent = workflow.steps[step.number].agents[step.call.route]
         return self._context.queues.agent(agent, urgent=details.urgent)
-
-    def _other_queues(self, order: Order) -> Iterable[str]:
-        """Return the queues with a message that may send the request, or end the step."""
-        queues, urgent = self._context.queues, order.details.urgent
-        yield lane(queues.scheduler, urgent=urgent)
-        yield lane(queues.replies, urgent=urgent)
-        if self._callbacks:
-            yield lane(queues.callbacks, urgent=urgent)
 
     def _roots(self, order: Order) -> Iterable[tuple[str, Owner]]:
         """Return the queues that may hold the root of a chain, each with its message's owner."""
@@ -179,14 +170,15 @@ class QueueExcuses:
         full = len(messages) >= SCAN_MAX or size >= PEEK_BYTES_MAX
         return rules.scan_of(waiting, before, now, full=full)
 
-    def _is_callbacks(self, queue: str) -> bool:
-        callbacks = self._context.queues.callbacks
-        return queue in {lane(callbacks, urgent=urgent) for urgent in (False, True)}
-
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
         """Report a message that waits for long, or a queue that is away for long."""
         incident = rules.incident_of(
-            queue, scan, since=since, step=step, reported_at=self._reported_at.get(queue)
+            queue,
+            scan,
+            since=since,
+            step=step,
+            reported_at=self._reported_at.get(queue),
+            delay_min=self._delay_min,
         )
         if incident is None:
             return

@@ -21,8 +21,10 @@ SCHEDULED_MAX = timedelta(minutes=1)
 """A message scheduled for later than this does not wait: it is the next check of a long step."""
 MOVES_WITHIN = timedelta(minutes=5)
 """A queue moves if a message was seen to leave it within this time."""
-INCIDENT_DELAY_MIN = timedelta(minutes=1)
-"""A message that waits longer, or a queue that is away for longer, is an incident."""
+AWAY_MIN = timedelta(minutes=1)
+"""A queue that is away for longer is an incident. For a message that waits, a setting says how
+long: functions that start take their time.
+"""
 
 Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
@@ -93,14 +95,6 @@ def is_decided(scan: Scan, request: Owner) -> bool:
     return excuse_of(scan, request) is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at
 
 
-def counts(scan: Scan, owner: Owner, step: StepRecord, *, callbacks: bool) -> bool:
-    """Return whether another queue can excuse a step. A queue of callbacks must concern it.
-
-    It does if a callback of the order waits in it, or if the step awaits one.
-    """
-    return not callbacks or owner in scan.oldest or step.awaits_callback
-
-
 def waits_since(scan: Scan, owner: Owner) -> datetime | None:
     """Return since when a message waits in a queue, or may wait there; None if none does.
 
@@ -131,21 +125,29 @@ def best_of(excuses: Iterable[Excuse | None]) -> Excuse | None:
     return next((excuse for excuse in ranking if excuse in candidates), None)
 
 
-def is_short(scan: Scan) -> bool:
-    """Return whether a queue could be read, and no message waits long in it."""
+def is_short(scan: Scan, delay_min: timedelta) -> bool:
+    """Return whether a queue could be read, and no message waits for ``delay_min`` in it."""
     since = min(scan.oldest.values(), default=scan.at)
-    return not (scan.away_since or scan.full) and scan.at - since < INCIDENT_DELAY_MIN
+    return not (scan.away_since or scan.full) and scan.at - since < delay_min
 
 
 def incident_of(
-    queue: str, scan: Scan, since: datetime, step: StepRecord, reported_at: datetime | None
+    queue: str,
+    scan: Scan,
+    *,
+    since: datetime,
+    step: StepRecord,
+    reported_at: datetime | None,
+    delay_min: timedelta,
 ) -> Incident | None:
     """Return the incident of a queue where a message waits for long, or that is away for long.
 
-    None: it does not last long enough, or was reported just now.
+    ``delay_min`` says what is long for a message. None: it does not last long enough, or was
+    reported just now.
     """
     waited = scan.at - since
-    if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SCHEDULED_MAX):
+    enough = delay_min if scan.away_since is None else AWAY_MIN
+    if waited < enough or (reported_at and scan.at - reported_at < SCHEDULED_MAX):
         return None
     text = (
         f"Messages wait {waited.total_seconds():.0f} s in queue {queue} before they are "

@@ -6,10 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-from tests.infra.stand_ins import Call, Refused, Rules, az_resources, changing
+from tests.infra.stand_ins import Call, Refused, Rules, az_ad, az_resources, azd_env, changing, gh
 
 RULES: Rules = {
+    **az_ad.RULES,
     **az_resources.RULES,
+    **azd_env.RULES,
+    **gh.RULES,
 }
 """The rules of all modules. No rule for a call: it fails, so a test names all it needs."""
 

@@ -244,11 +244,6 @@ def _queue_delete(state: State, call: Call) -> None:
     del state["namespaces"][call.options["--namespace-name"]]["queues"][call.options["--name"]]
 
 
-def _set(state: State, call: Call) -> None:
-    name, value = call.words[3:5]
-    state.setdefault("azd", {})[name] = value
-
-
 def _within(scope: str, place: str) -> bool:
     return f"{scope}/".lower().startswith(f"{place}/".lower())
 
@@ -288,4 +283,4 @@ RULES: Rules = {
         "servicebus queue list": _queues,
         "servicebus queue delete": _queue_delete,
     }.items()
-} | {"azd env set": _set, "azd env get-values": lambda state, _: state.get("azd", {})}
+}

@@ -1,0 +1,1 @@
+"""A deployment rehearsed here, from the artefact and nothing else: ``make rehearse``."""

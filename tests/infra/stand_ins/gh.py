@@ -1,0 +1,124 @@
+"""``gh``: the settings of repositories, and the tags of others.
+
+The state has ``repositories`` (by the name as GitHub spells it): ``sub`` (the answer about OIDC
+subjects), ``environments`` (by name: the members of the answer, ``policies`` and ``variables``) and
+``tags`` (by name, the commit). Names of repositories are found without case. Sources:
+docs.github.com, rest, and cli/cli.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.infra.stand_ins import Call, Refused, Rules, State
+
+
+def _repository(state: State, name: str) -> tuple[str, dict[str, Any]]:
+    for spelled, repository in state.get("repositories", {}).items():
+        if spelled.lower() == name.lower():
+            return spelled, repository
+    raise Refused("gh: Not Found (HTTP 404)")
+
+
+def _api(state: State, call: Call) -> object:
+    method = call.options.get("--method", "GET")
+    path = next(word for word in call.words if word.startswith("repos/")).partition("?")[0]
+    _, owner, name, *rest = path.split("/", 4)
+    spelled, repository = _repository(state, f"{owner}/{name}")
+    body = json.loads(call.stdin) if call.stdin else {}
+    resource = "/".join(rest)
+    if not rest:
+        return {"full_name": spelled}
+    if resource == "actions/oidc/customization/sub":
+        return repository.get("sub", {"use_default": True})
+    if resource.startswith("commits/refs/tags/"):
+        tag = resource.removeprefix("commits/refs/tags/")
+        if tag not in repository.get("tags", {}):  # not 404: zizmorcore/zizmor pull request 972
+            raise Refused(f"gh: No commit found for SHA: refs/tags/{tag} (HTTP 422)")
+        return str(repository["tags"][tag])  # with --jq .sha
+    match = re.fullmatch(r"environments/([^/]+)(/deployment-branch-policies)?", resource)
+    assert match, resource
+    return _environment(repository, match, method, body)
+
+
+def _environment(
+    repository: dict[str, Any], match: re.Match[str], method: str, body: dict[str, Any]
+) -> object:
+    environments = repository.setdefault("environments", {})
+    if method == "PUT":
+        return _put(environments, match[1], body)
+    if match[1] not in environments:
+        raise Refused("gh: Not Found (HTTP 404)")
+    environment = environments[match[1]]
+    if not match[2]:
+        return {name: environment[name] for name in environment.keys() - {"policies", "variables"}}
+    # Only with custom policies: github-community-projects/safe-settings issue 746.
+    if not (environment.get("deployment_branch_policy") or {}).get("custom_branch_policies"):
+        raise Refused("gh: Not Found (HTTP 404)")
+    policies = environment.setdefault("policies", [])
+    if method == "POST":
+        if body in policies:
+            raise Refused("gh: See Other (HTTP 303)")
+        policies.append(body)
+        return body
+    return {"total_count": len(policies), "branch_policies": policies}
+
+
+def _put(environments: dict[str, Any], name: str, body: dict[str, Any]) -> object:
+    """What the body leaves out is cleared: ministryofjustice/modernisation-platform issue 4516.
+
+    The two kinds of policy cannot be the same: rest/deployments/environments.
+    """
+    policy = body.get("deployment_branch_policy")
+    if policy and policy["protected_branches"] == policy["custom_branch_policies"]:
+        raise Refused("gh: Validation Failed (HTTP 422)")
+    rules = []
+    if body.get("wait_timer"):
+        rules.append({"type": "wait_timer", "wait_timer": body["wait_timer"]})
+    if body.get("reviewers"):
+        reviewers = [
+            {"type": each["type"], "reviewer": {"id": each["id"]}} for each in body["reviewers"]
+        ]
+        own = body.get("prevent_self_review", False)
+        rules.append(
+            {"type": "required_reviewers", "prevent_self_review": own, "reviewers": reviewers}
+        )
+    environments[name] = {
+        **environments.get(name, {}),
+        "name": name,
+        "deployment_branch_policy": policy,
+        "protection_rules": rules,
+    }
+    return environments[name]
+
+
+def _variables(state: State, call: Call) -> dict[str, str]:
+    """An environment that is not there is an error: ``pkg/cmd/variable``, by the same paths."""
+    _, repository = _repository(state, call.options["--repo"])
+    environments = repository.get("environments", {})
+    if call.options["--env"] not in environments:
+        raise Refused("failed to get variables: HTTP 404: Not Found")
+    variables: dict[str, str] = environments[call.options["--env"]].setdefault("variables", {})
+    return variables
+
+
+def _variable_list(state: State, call: Call) -> object:
+    return [{"name": name} for name in _variables(state, call)]
+
+
+def _variable_set(state: State, call: Call) -> None:
+    _variables(state, call)[call.words[3]] = call.options["--body"]
+
+
+def _variable_delete(state: State, call: Call) -> None:
+    del _variables(state, call)[call.words[3]]
+
+
+RULES: Rules = {
+    "gh api": _api,
+    "gh variable list": _variable_list,
+    "gh variable set": _variable_set,
+    "gh variable delete": _variable_delete,
+}

@@ -1,0 +1,139 @@
+"""The workflows that deploy, and what they pin."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.kit import ROOT
+from tests.infra.stand_ins import Cloud
+from tests.infra.stand_ins.in_process import call_in_process
+from tools import pinned
+
+yaml: Any = importlib.import_module("yaml")
+
+GITHUB = ROOT / ".github"
+TEXTS = {path.stem: path.read_text() for path in (GITHUB / "workflows").glob("*.yml")}
+DEPLOY: dict[str, Any] = yaml.safe_load(TEXTS["deploy"])["jobs"]
+STAGE: dict[str, Any] = yaml.safe_load(TEXTS["deploy-stage"])["jobs"]
+SIGN_IN = (GITHUB / "actions" / "sign-in" / "action.yml").read_text()
+
+
+def runs(job: dict[str, Any]) -> list[str]:
+    return [step.get("run", step.get("uses", "").partition("@")[0]) for step in job["steps"]]
+
+
+def place(steps: list[str], text: str) -> int:
+    [number] = [number for number, step in enumerate(steps) if text in step]
+    return number
+
+
+# -- How it deploys ---------------------------------------------------------------------------
+
+
+def test_one_package_is_built_and_is_what_both_environments_get() -> None:
+    steps = runs(DEPLOY["package"])
+    assert "needs" in DEPLOY["package"]
+    assert place(steps, "sas azd package build/app.zip") < place(steps, "actions/upload-artifact")
+    upload = DEPLOY["package"]["steps"][-1]["with"]
+    assert upload["name"] == "package-${{ github.sha }}"
+    [download] = [
+        step["with"] for step in STAGE["deploy"]["steps"] if "download" in step.get("uses", "")
+    ]
+    assert download["pattern"] == "package-*"
+    assert download["run-id"] == "${{ inputs.run || github.run_id }}"
+    assert "sas azd deploy build/app.zip" in runs(STAGE["deploy"])[-1]
+    assert DEPLOY["production"]["needs"] == ["package", "staging"]
+
+
+def test_a_plan_is_shown_where_nobody_approves_and_the_deployment_waits_for_it() -> None:
+    assert STAGE["plan"]["environment"] == "${{ inputs.environment }}-plan"
+    assert STAGE["deploy"]["environment"] == "${{ inputs.environment }}"
+    assert "plan" in STAGE["deploy"]["needs"]
+    steps = runs(STAGE["plan"])
+    assert place(steps, "sign-in") < place(steps, "sas azd check") < place(steps, "--preview")
+    assert place(steps, "--preview") < place(steps, "actions/upload-artifact")
+    # Without `shell: bash` the exit code of azd is lost in the pipe.
+    assert STAGE["plan"]["steps"][place(steps, "--preview")]["shell"] == "bash"
+
+
+def test_drift_is_mended_and_a_rollback_changes_no_infrastructure() -> None:
+    steps = runs(STAGE["deploy"])
+    provision = STAGE["deploy"]["steps"][place(steps, "azd provision")]
+    refresh = STAGE["deploy"]["steps"][place(steps, "azd env refresh")]
+    assert provision["run"] == "azd provision --no-state --no-prompt"
+    assert (provision["if"], refresh["if"]) == ("inputs.run == ''", "inputs.run != ''")
+    assert "inputs.run == ''" in STAGE["plan"]["if"]
+    assert DEPLOY["ci"]["if"] == "inputs.run == ''"
+
+
+def test_staging_is_optional_and_production_is_not() -> None:
+    assert DEPLOY["staging"]["with"] == {"environment": "staging", "optional": True}
+    assert "optional" not in DEPLOY["production"]["with"]
+    for job in (STAGE["plan"], STAGE["deploy"]):
+        assert "needs.ready.outputs.ready == 'true'" in job["if"]
+
+
+def test_who_signs_in_has_federated_identity_and_keeps_no_secret() -> None:
+    signing_in = [STAGE["plan"], STAGE["deploy"], yaml.safe_load(TEXTS["backup"])["jobs"]["export"]]
+    for job in signing_in:
+        assert job["permissions"]["id-token"] == "write"
+        assert "./.github/actions/sign-in" in runs(job)
+    assert "--federated-credential-provider github" in SIGN_IN
+    for text in (*TEXTS.values(), SIGN_IN):
+        assert "secrets." not in text
+    assert SIGN_IN.index("GITHUB_ENV") < SIGN_IN.index("azd auth") < SIGN_IN.index("azd env new")
+
+
+def test_the_nightly_export_runs_without_a_reviewer_and_by_identity() -> None:
+    backup = yaml.safe_load(TEXTS["backup"])
+    job = backup["jobs"]["export"]
+    assert "schedule" in backup[True]  # YAML reads `on` so
+    assert job["environment"] == "production-plan"
+    assert "--auth-mode login" in runs(job)[-1]
+    assert all(step.get("if") == "steps.ask.outputs.ready" for step in job["steps"][1:])
+
+
+# -- What is pinned ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """GitHub with each tag that is pinned here, as it is written into the stand-in by a test."""
+    call_in_process(tmp_path, monkeypatch)
+    tags: dict[str, Any] = {}
+    for repository, tag, commit in pinned.pins():
+        tags.setdefault(repository.lower(), {"tags": {}})["tags"][tag] = commit or "any"
+    return tags
+
+
+def test_each_pinned_action_and_tool_is_asked_for(
+    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Cloud(tmp_path, repositories=releases)
+    assert pinned.main() == 0
+    actions = set(re.findall(r"@([0-9a-f]{40})", "".join((*TEXTS.values(), SIGN_IN))))
+    assert capsys.readouterr().out == f"{len(actions) + 2} pins, 0 wrong\n"
+
+
+def test_an_azd_that_was_never_released_is_named(
+    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As 1.28.2, which was pinned here, and was released as 1.29.0."""
+    releases["azure/azure-dev"]["tags"] = {"azure-dev-cli_1.28.1": "any"}
+    Cloud(tmp_path, repositories=releases)
+    assert pinned.main() == 1
+    assert "Azure/azure-dev has no tag azure-dev-cli_1.29.0" in capsys.readouterr().out
+
+
+def test_a_commit_that_is_not_that_of_its_tag_is_named(
+    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases["actions/checkout"]["tags"]["v4.2.2"] = "moved"
+    Cloud(tmp_path, repositories=releases)
+    assert pinned.main() == 1
+    assert "actions/checkout: v4.2.2 is commit moved" in capsys.readouterr().out
