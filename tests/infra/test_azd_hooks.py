@@ -250,7 +250,6 @@ def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
         ("SAS_SECRET_SETTINGS", "SAS_TABLE", "already has as a plain setting"),
         ("SAS_SECRET_SETTINGS", "SAS_QUEUE_ORDERS", "already has as a plain setting"),
         ("SAS_VNET_ENABLED", "True", "give true or false"),
-        ("SAS_SCALER_READS_COUNTS", "yes", "give true or false"),
         ("SAS_ORDERS_PER_DAY", "100,000", "give a whole number from 1 to 10000000"),
         ("SAS_TELEMETRY_SHARE", "0", "above 0 and at most 1"),
         ("SAS_TELEMETRY_SHARE", "10", "above 0 and at most 1"),
