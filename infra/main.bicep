@@ -420,8 +420,9 @@ output SAS_KEY_VAULT_NAME string = needsVault ? vault!.outputs.name : ''
 output SAS_RESPONSE_QUEUES array = messaging.outputs.responseQueues
 
 // What a deployment gives, so that the hook after it removes what an earlier one gave and this one does not.
+// Names, which are GUIDs: the hook reads them in an environment variable, and ids would be too long for one.
 output SAS_QUEUES array = messaging.outputs.queueNames
-output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.idsOnQueues, access.outputs.idsOfOperators, [
-  access.outputs.idsOnGroup
-  access.outputs.idsOfApp
+output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.namesOnQueues, access.outputs.namesOfOperators, [
+  access.outputs.namesOnGroup
+  access.outputs.namesOfApp
 ]))
