@@ -38,9 +38,10 @@ def problem(repository: str, tag: str, commit: str) -> str:
     Raises:
         CommandFailedError: GitHub could not be asked.
     """
+    path = f"repos/{repository}/commits/refs/tags/{tag}"
     try:
         # This call follows a tag to its commit, also an annotated one (zizmorcore/zizmor 972).
-        actual = run("gh", "api", f"repos/{repository}/commits/refs/tags/{tag}", "--jq", ".sha")
+        actual = run("gh", "api", path, "--jq", ".sha")
     except CommandFailedError as error:
         if "No commit found" in error.text:
             return f"{repository} has no tag {tag}: pin a version that was released"
@@ -52,11 +53,11 @@ def problem(repository: str, tag: str, commit: str) -> str:
 
 def main() -> int:
     """Print what is wrong; return 1 if anything is."""
-    asked = list(pins())
-    problems = [text for pin in asked if (text := problem(*pin))]
+    listed = list(pins())
+    problems = [text for pin in listed if (text := problem(*pin))]
     for text in problems:
         print(text)
-    print(f"{len(asked)} pins, {len(problems)} wrong")
+    print(f"{len(listed)} pins, {len(problems)} wrong")
     return 1 if problems else 0
 
 

@@ -180,7 +180,7 @@ var logRules = [
   }
   {
     name: 'functions-failing'
-    description: 'Functions end in exceptions: their messages come again, and are dead-lettered in the end.'
+    description: 'The handling of messages fails: they come again, and are dead-lettered after some 12 minutes.'
     severity: 2
     query: loadTextContent('../kql/alert-functions-failing.kql')
     result: { column: 'Failed', operator: 'GreaterThan', threshold: 20 }

@@ -229,8 +229,7 @@ def test_the_older_rights_on_the_subscription_are_removed_and_others_named(tmp_p
         assignment(above, "somebody", CONTRIBUTOR, None),
     ]
     state, output = signed_in(tmp_path, apps=[MINE], assignments=older)
-    kept = [each for each in state["assignments"] if each in older]
-    assert kept == older[2:]
+    assert [each for each in state["assignments"] if each in older] == older[2:]
     assert re.findall(r"remove it if nothing needs it: (.*)", output) == [older[2]["id"]]
 
 

@@ -12,6 +12,7 @@ from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
+from sas.domain.workflow import SMOKE
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tests.sample import AGENTS
@@ -25,7 +26,7 @@ CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
     *CODE.on_the_way(AGENTS),
-    *(CODE.alerts, CODE.rejected),
+    *(CODE.alerts, CODE.rejected, CODE.response_of(SMOKE.name)),
 }
 
 
@@ -72,7 +73,8 @@ def test_applications_may_send_orders_and_urgent_ones_where_configured() -> None
 
 
 def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
-    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected}
+    smoke = CODE.response_of(SMOKE.name)
+    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected, smoke}
     lanes = {
         lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
     }

@@ -94,10 +94,10 @@ def _credential_create(state: State, call: Call) -> object:
 def _credential_delete(state: State, call: Call) -> None:
     key = call.options["--federated-credential-id"]
     listed = _credentials(state, call)
-    kept = [each for each in listed if key not in (each["id"], each["name"])]
-    if len(kept) == len(listed):
+    others = [each for each in listed if key not in (each["id"], each["name"])]
+    if len(others) == len(listed):
         raise Refused(f"Resource '{key}' does not exist.")
-    listed[:] = kept
+    listed[:] = others
 
 
 RULES: Rules = {

@@ -81,9 +81,13 @@ def _put(environments: dict[str, Any], name: str, body: dict[str, Any]) -> objec
         reviewers = [
             {"type": each["type"], "reviewer": {"id": each["id"]}} for each in body["reviewers"]
         ]
-        own = body.get("prevent_self_review", False)
+        no_self_review = body.get("prevent_self_review", False)
         rules.append(
-            {"type": "required_reviewers", "prevent_self_review": own, "reviewers": reviewers}
+            {
+                "type": "required_reviewers",
+                "prevent_self_review": no_self_review,
+                "reviewers": reviewers,
+            }
         )
     environments[name] = {
         **environments.get(name, {}),
