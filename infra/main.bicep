@@ -1,6 +1,7 @@
-// Everything that the Scheduler Agent Supervisor needs in Azure. Plain resources in small modules; `azd up` deploys it.
+// Everything that the Scheduler Agent Supervisor needs in Azure, in one resource group that exists already: who deploys
+// has rights on the group only. What only an owner may do is in `sas azd owner`.
 
-targetScope = 'subscription'
+targetScope = 'resourceGroup'
 
 @description('Name of the environment; part of every name.')
 @minLength(1)
@@ -9,44 +10,20 @@ param environmentName string
 
 @description('Region, one with Flex Consumption. Looked up on 22 November 2026; `az functionapp list-flexconsumption-locations` has them all.')
 @allowed([
-  'australiaeast'
-  'australiasoutheast'
-  'brazilsouth'
-  'canadacentral'
-  'centralindia'
-  'centralus'
-  'eastasia'
-  'eastus'
-  'eastus2'
-  'francecentral'
-  'germanywestcentral'
-  'italynorth'
-  'japaneast'
-  'koreacentral'
-  'northcentralus'
-  'northeurope'
-  'norwayeast'
-  'southafricanorth'
-  'southcentralus'
-  'southeastasia'
-  'southindia'
-  'spaincentral'
-  'swedencentral'
-  'uaenorth'
-  'uksouth'
-  'ukwest'
-  'westcentralus'
-  'westeurope'
-  'westus'
-  'westus2'
-  'westus3'
+  'australiaeast', 'australiasoutheast', 'brazilsouth', 'canadacentral', 'centralindia'
+  'centralus', 'eastasia', 'eastus', 'eastus2', 'francecentral', 'germanywestcentral'
+  'italynorth', 'japaneast', 'koreacentral', 'northcentralus', 'northeurope', 'norwayeast'
+  'southafricanorth', 'southcentralus', 'southeastasia', 'southindia', 'spaincentral'
+  'swedencentral', 'uaenorth', 'uksouth', 'ukwest', 'westcentralus', 'westeurope', 'westus'
+  'westus2', 'westus3'
 ])
 @metadata({
-  azd: {
-    type: 'location'
-  }
+  azd: { type: 'location' }
 })
 param location string
+
+@description('Tags of every resource, beside azd-env-name.')
+param tags object = {}
 
 @description('Object id of the operators, best a group: they read orders, alerts and rejected messages, and send commands. Empty: nobody. The person who deploys is not an operator automatically.')
 param operatorPrincipalId string = ''
@@ -60,6 +37,12 @@ param operatorPrincipalType string = 'User'
 
 @description('Operators may also receive from the working queues: sas messages, sas show and the desk look into them. It lets them remove messages too.')
 param operatorReadsQueues bool = true
+
+@description('Object id of the identity that deploys from GitHub: an operator too, because it sends an order after a deployment and stores exports. Empty: none.')
+param deployerPrincipalId string = ''
+
+@description('Id of the role by which the scaler of the triggers reads how many messages wait (`sas azd owner` makes it). Empty: not granted, and a queue whose first messages are scheduled may be left alone.')
+param scalerRoleId string = ''
 
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
@@ -119,15 +102,15 @@ param stateReplication string = 'Standard_ZRS'
 @maxLength(63)
 param tableName string = 'orders'
 
-@description('Instances kept warm for submission: none saves money, one saves the first order after a pause up to two minutes.')
-@minValue(0)
-@maxValue(20)
-param alwaysReadySubmission int = 0
+@description('Instances that are kept running: name and instanceCount. A name is function:NAME, such as function:submission (orders) or function:scheduler, or http (callbacks). None saves money; one of each saves a lone order minutes.')
+param alwaysReady array = []
 
-@description('The same for the scheduler.')
-@minValue(0)
-@maxValue(20)
-param alwaysReadyScheduler int = 0
+@description('What a deployment does to running instances. Recreate stops all at once: a pause, one version at a time. RollingUpdate (a preview) replaces them in turn: no pause, two versions for minutes.')
+@allowed([
+  'Recreate'
+  'RollingUpdate'
+])
+param siteUpdateStrategy string = 'Recreate'
 
 @allowed([
   512
@@ -139,9 +122,6 @@ param instanceMemoryMB int = 2048
 @minValue(40)
 @maxValue(1000)
 param maximumInstanceCount int = 40
-
-@description('Let the scaler of the triggers read how many messages wait: Data Owner on the queues that trigger functions. See infra/README.md.')
-param scalerReadsCounts bool = false
 
 @description('When the supervisor sweeps: NCRONTAB of six fields.')
 @minLength(11)
@@ -175,9 +155,16 @@ param operatorMail string = ''
 @maxLength(4000)
 param operatorWebhooks string = ''
 
+@description('Messages that may wait in a queue before an alert.')
 @minValue(1)
 param queueDepthMax int = 1000
 
+@description('Minutes that the oldest message of a queue of orders may wait before an alert.')
+@minValue(1)
+@maxValue(1440)
+param ordersWaitingMinutesMax int = 10
+
+@description('Minutes that a due row may be overdue before an alert.')
 @minValue(1)
 @maxValue(1440)
 param overdueMinutesMax int = 5
@@ -196,71 +183,245 @@ param ordersPerDay int = 100000
 @minValue(-1)
 param dailyQuotaGb int = 0
 
-@description('Log every request to the state store: one log line each.')
-param auditStateStore bool = false
+@description('Log every request to the state store and to the host\'s blobs: one log line each.')
+param auditStorage bool = false
 
-var abbreviations = loadJsonContent('abbreviations.json')
-var tags = {
+@description('A budget for the group, with a mail at 80 % and when a month is foreseen to exceed it: amount, in the currency of the bill, and from, its first month such as 2026-12. Azure takes the present month or a later one, and no other ever after. Empty: none.')
+param monthlyBudget object = {}
+
+var suffix = toLower(uniqueString(subscription().id, environmentName, location))
+var allTags = union(tags, {
   'azd-env-name': environmentName
-}
+})
+var packageContainer = 'packages'
+var exportsContainer = 'exports'
+var secretNames = empty(settingsInVault) ? [] : split(replace(settingsInVault, ' ', ''), ',')
+var needsVault = !empty(secretNames) && empty(keyVaultUri)
+var allRequests = [
+  'StorageRead'
+  'StorageWrite'
+  'StorageDelete'
+]
 
 // Azure takes one assignment of a role on a queue for a principal. Two deployments would write the same one.
 var applicationPrincipals = [for application in applications: application.principalId]
-var principals = filter(concat([operatorPrincipalId], applicationPrincipals), each => each != '')
+var principals = filter(concat([operatorPrincipalId, deployerPrincipalId], applicationPrincipals), each => each != '')
 
-resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
-  name: '${abbreviations.resourceGroup}${environmentName}'
+resource workspace 'Microsoft.OperationalInsights/workspaces@2025-02-01' = {
+  name: 'log-${suffix}'
   location: location
-  tags: tags
+  tags: allTags
+  properties: {
+    sku: {
+      name: 'PerGB2018'
+    }
+    retentionInDays: logRetentionDays
+    workspaceCapping: {
+      dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
+    }
+    features: {
+      disableLocalAuth: true
+      enableLogAccessUsingOnlyResourcePermissions: true
+    }
+  }
 }
 
-module platform 'modules/platform.bicep' = {
-  name: 'platform'
-  scope: group
+// Its key is switched off: telemetry is sent as the app's identity.
+resource component 'Microsoft.Insights/components@2020-02-02' = {
+  name: 'appi-${suffix}'
+  location: location
+  tags: allTags
+  kind: 'web'
+  properties: {
+    Application_Type: 'web'
+    WorkspaceResourceId: workspace.id
+    DisableLocalAuth: true
+  }
+}
+
+// The identity that the functions run as. User-assigned, so that its rights exist before the app does.
+resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' = {
+  name: 'id-${suffix}'
+  location: location
+  tags: allTags
+}
+
+module host 'modules/storage-account.bicep' = {
+  name: 'host-storage'
   params: {
-    suffix: toLower(uniqueString(subscription().id, environmentName, location))
-    tags: tags
+    name: 'sthost${suffix}'
     location: location
+    tags: allTags
+    replication: stateReplication
+    publicAccess: !vnetEnabled
+    containers: [
+      packageContainer
+      exportsContainer
+    ]
+    expiringContainer: exportsContainer
+    workspaceId: workspace.id
+    loggedRequests: auditStorage ? allRequests : ['StorageDelete']
+  }
+}
+
+module state 'modules/storage-account.bicep' = {
+  name: 'state-store'
+  params: {
+    name: 'ststate${suffix}'
+    location: location
+    tags: allTags
+    replication: stateReplication
+    publicAccess: !vnetEnabled
+    tables: [
+      tableName
+    ]
+    workspaceId: workspace.id
+    loggedRequests: auditStorage ? allRequests : []
+  }
+}
+
+module vault 'modules/key-vault.bicep' = if (needsVault) {
+  name: 'vault'
+  params: {
+    name: 'kv-${suffix}'
+    location: location
+    tags: allTags
+    publicAccess: !vnetEnabled
+    workspaceId: workspace.id
+  }
+}
+
+module messaging 'modules/messaging.bicep' = {
+  name: 'messaging'
+  params: {
+    name: 'sb-${suffix}'
+    location: location
+    tags: allTags
+    sku: vnetEnabled ? 'Premium' : serviceBusSku
+    messagingUnits: messagingUnits
+    publicAccess: !vnetEnabled
+    applications: applications
+    workspaceId: workspace.id
+  }
+}
+
+module network 'modules/network.bicep' = if (vnetEnabled) {
+  name: 'network'
+  params: {
+    name: 'vnet-${suffix}'
+    securityGroupName: 'nsg-${suffix}'
+    location: location
+    tags: allTags
+    octets: networkOctets
+    namespaceId: messaging.outputs.id
+    hostAccountId: host.outputs.id
+    stateAccountId: state.outputs.id
+    vaultId: needsVault ? vault!.outputs.id : ''
+  }
+}
+
+module access 'access/access.bicep' = {
+  name: 'access'
+  params: {
+    appPrincipalId: identity.properties.principalId
     operatorPrincipalId: operatorPrincipalId
     operatorPrincipalType: operatorPrincipalType
     operatorReadsQueues: operatorReadsQueues
-    principalsGivenTwice: length(principals) - length(union(principals, []))
+    deployerPrincipalId: deployerPrincipalId
     applications: applications
-    businessSettings: businessSettings
-    settingsInVault: settingsInVault
-    keyVaultUri: keyVaultUri
-    callbackUrl: callbackUrl
-    serviceBusSku: serviceBusSku
-    messagingUnits: messagingUnits
-    vnetEnabled: vnetEnabled
-    networkOctets: networkOctets
-    stateReplication: stateReplication
+    principalsGivenTwice: length(principals) - length(union(principals, []))
+    scalerRoleId: scalerRoleId
+    namespaceName: messaging.outputs.name
+    hostAccountName: host.outputs.name
+    exportsContainer: exportsContainer
+    stateAccountName: state.outputs.name
     tableName: tableName
-    alwaysReadySubmission: alwaysReadySubmission
-    alwaysReadyScheduler: alwaysReadyScheduler
-    instanceMemoryMB: instanceMemoryMB
-    maximumInstanceCount: maximumInstanceCount
-    scalerReadsCounts: scalerReadsCounts
+    componentName: component.name
+    responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
+  }
+}
+
+module app 'modules/function-app.bicep' = {
+  name: 'function-app'
+  params: {
+    name: 'func-${suffix}'
+    planName: 'plan-${suffix}'
+    location: location
+    tags: allTags
+    identityId: identity.id
+    identityClientId: identity.properties.clientId
+    hostAccountName: host.outputs.name
+    hostBlobEndpoint: host.outputs.blobEndpoint
+    packageContainer: packageContainer
+    stateTableEndpoint: state.outputs.tableEndpoint
+    tableName: tableName
+    namespaceHostName: messaging.outputs.hostName
+    telemetryConnectionString: component.properties.ConnectionString
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
     orderRetentionDays: orderRetentionDays
-    purgeLagHoursMax: purgeLagHoursMax
     telemetryShare: telemetryShare
-    operatorMail: operatorMail
-    operatorWebhooks: operatorWebhooks
+    secretNames: secretNames
+    vaultUri: needsVault ? vault!.outputs.uri : '${keyVaultUri}/'
+    businessSettings: businessSettings
+    callbackUrl: callbackUrl
+    boundApplications: messaging.outputs.boundApplications
+    alwaysReady: alwaysReady
+    siteUpdateStrategy: siteUpdateStrategy
+    instanceMemoryMB: instanceMemoryMB
+    maximumInstanceCount: maximumInstanceCount
+    subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
+    workspaceId: workspace.id
+  }
+  dependsOn: [
+    access
+  ]
+}
+
+module alerts 'operations/alerts.bicep' = {
+  name: 'alerts'
+  params: {
+    actionGroupName: 'ag-${suffix}'
+    location: location
+    tags: allTags
+    mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
+    webhookAddresses: operatorWebhooks
+    workspaceId: workspace.id
+    namespaceId: messaging.outputs.id
+    stateAccountId: state.outputs.id
+    responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
     queueDepthMax: queueDepthMax
+    ordersWaitingMinutesMax: ordersWaitingMinutesMax
     overdueMinutesMax: overdueMinutesMax
-    logRetentionDays: logRetentionDays
-    dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
-    auditStateStore: auditStateStore
+    purgeLagHoursMax: purgeLagHoursMax
+    monthlyBudget: monthlyBudget
+  }
+}
+
+module workbook 'operations/workbook.bicep' = {
+  name: 'workbook'
+  params: {
+    location: location
+    tags: allTags
+    workspaceId: workspace.id
   }
 }
 
 output AZURE_LOCATION string = location
-output AZURE_RESOURCE_GROUP string = group.name
-output SERVICE_ORDERS_NAME string = platform.outputs.appName
-output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
-output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
-output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
-output SAS_KEY_VAULT_NAME string = platform.outputs.vaultName
-output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues
+output AZURE_RESOURCE_GROUP string = resourceGroup().name
+output SERVICE_ORDERS_NAME string = app.outputs.name
+output ServiceBus__fullyQualifiedNamespace string = messaging.outputs.hostName
+output SAS_TABLES__endpoint string = state.outputs.tableEndpoint
+output SAS_HOST_STORAGE_NAME string = host.outputs.name
+output SAS_IDENTITY_PRINCIPAL_ID string = identity.properties.principalId
+output SAS_KEY_VAULT_NAME string = needsVault ? vault!.outputs.name : ''
+output SAS_RESPONSE_QUEUES array = messaging.outputs.responseQueues
+
+// What a deployment gives, so that the hook after it removes what an earlier one gave and this one does not.
+output SAS_QUEUES array = messaging.outputs.queueNames
+output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.idsOnQueues, access.outputs.idsOfOperators, [
+  access.outputs.idsOnGroup
+  access.outputs.idsOfApp
+]))

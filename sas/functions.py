@@ -13,12 +13,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import azure.functions as func
 
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import queue_named, read_applications
+from sas.domain.workflow import SMOKE, Workflows
 from sas.engine.delivery import Delivery
 from sas.environment import CONNECTION
 from sas.ports import Business, PayloadCodec
@@ -100,7 +102,8 @@ def function_app(*sagas: Saga[Any], codec: PayloadCodec | None = None) -> Functi
 
 
 def app_of(business: Business) -> FunctionApp:
-    """Return the function app of a business."""
+    """Return the function app of a business, with the workflow that tests a deployment."""
+    business = replace(business, workflows=Workflows((*business.workflows, SMOKE)))
     app = FunctionApp(checked(business))
     _add_queues(app)
     _add_agents(app, business.agents)

@@ -40,6 +40,8 @@ resource assignments 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for
     principalId: principalId
     principalType: principalType
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', roleId)
-    description: reason
+    description: 'sas: ${reason}'
   }
 }]
+
+output ids array = [for (queueName, index) in queueNames: assignments[index].id]

@@ -1,13 +1,14 @@
 // The functions, on Flex Consumption: every Service Bus and timer function scales into instances of its own.
 
 param name string
-
 param planName string
 param location string
 param tags object
 
 param identityId string
 param identityClientId string
+
+param hostAccountName string
 
 @description('Where the package is kept: the host account\'s blob endpoint and a container.')
 param hostBlobEndpoint string
@@ -18,26 +19,18 @@ param tableName string
 param namespaceHostName string
 param telemetryConnectionString string
 
-@description('When the supervisor sweeps: NCRONTAB of six fields.')
-@minLength(11)
 param supervisorSchedule string
-
-@description('When finished orders are removed: NCRONTAB of six fields.')
-@minLength(11)
 param purgeSchedule string
-
-@description('Age in days at which they are removed.')
 param orderRetentionDays int
-
-@description('Share of traces that the app exports; failures always are.')
 param telemetryShare string
 
 @secure()
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
 param businessSettings object
 
-@description('Secret settings: name, and a reference that the platform replaces by the secret.')
-param vaultReferences array
+@description('Names of settings whose values are secrets, and where: the address of the vault, with a slash at its end.')
+param secretNames array
+param vaultUri string
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string
@@ -48,19 +41,14 @@ param boundApplications string
 @description('Instances kept warm, by function: name and instanceCount.')
 param alwaysReady array
 
-@allowed([
-  512
-  2048
-  4096
-])
 param instanceMemoryMB int
-
-@minValue(40)
-@maxValue(1000)
 param maximumInstanceCount int
+param siteUpdateStrategy string
 
 @description('Subnet delegated to Microsoft.App/environments; empty without a virtual network.')
 param subnetId string
+
+param workspaceId string
 
 var list = loadJsonContent('../queues.json')
 
@@ -69,9 +57,19 @@ var business = [for item in items(businessSettings): {
   value: item.value
 }]
 
+// The platform replaces a reference by the secret. Secrets have no underscores: SAS_CALLBACK_KEY is sas-callback-key.
+var vaultReferences = [for secret in secretNames: {
+  name: secret
+  value: '@Microsoft.KeyVault(SecretUri=${vaultUri}secrets/${toLower(replace(secret, '_', '-'))})'
+}]
+
 var callbackAddress = empty(callbackUrl) ? 'https://${name}.azurewebsites.net/api/callbacks' : callbackUrl
 
+// AzureWebJobsStorage has the name of the account beside the address of its blobs, because the address alone may not
+// be read in time at a start (azure-functions-host 11787). For blobs the address counts. From the name the host
+// derives its tables too; it may not use them, logs one warning, and writes no diagnostic events.
 var settings = [
+  { name: 'AzureWebJobsStorage__accountName', value: hostAccountName }
   { name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }
   { name: 'AzureWebJobsStorage__credential', value: 'managedidentity' }
   { name: 'AzureWebJobsStorage__clientId', value: identityClientId }
@@ -93,7 +91,7 @@ var settings = [
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
 ]
 
-resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
+resource plan 'Microsoft.Web/serverfarms@2025-05-01' = {
   name: planName
   location: location
   tags: tags
@@ -107,7 +105,7 @@ resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
   }
 }
 
-resource app 'Microsoft.Web/sites@2024-11-01' = {
+resource app 'Microsoft.Web/sites@2025-05-01' = {
   name: name
   location: location
   tags: union(tags, {
@@ -145,6 +143,9 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
         name: 'python'
         version: '3.13'
       }
+      siteUpdateStrategy: {
+        type: siteUpdateStrategy
+      }
     }
     siteConfig: {
       minTlsVersion: '1.2'
@@ -157,21 +158,27 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
 }
 
 // Deployments come with an identity; user names and passwords are off.
-resource noFtpPasswords 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
+resource noPasswords 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-05-01' = [for protocol in ['ftp', 'scm']: {
   parent: app
-  name: 'ftp'
+  name: protocol
   properties: {
     allow: false
   }
-}
+}]
 
-resource noDeploymentPasswords 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
-  parent: app
-  name: 'scm'
+// Figures only: what the app logs goes to Application Insights, and FunctionAppLogs would be a second copy.
+resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: app
+  name: 'to-log-analytics'
   properties: {
-    allow: false
+    workspaceId: workspaceId
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
   }
 }
 
-output id string = app.id
 output name string = app.name

@@ -1,5 +1,5 @@
-// A vault for the secrets of this environment. The functions' identity may read secrets, and no key or policy
-// opens it: rights are roles. Values are put in by people (`az keyvault secret set`), never by a deployment.
+// A vault for the secrets of this environment. No key or policy opens it: rights are roles, and an owner grants them
+// (`sas azd owner`), so that who deploys cannot read secrets. People put values in (`az keyvault secret set`).
 
 @minLength(3)
 @maxLength(24)
@@ -9,6 +9,8 @@ param tags object
 
 @description('False: reached through a private endpoint only.')
 param publicAccess bool
+
+param workspaceId string
 
 resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
   name: name
@@ -29,6 +31,27 @@ resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
       bypass: 'None'
       defaultAction: publicAccess ? 'Allow' : 'Deny'
     }
+  }
+}
+
+// Who read or changed which secret. The app reads each once a day.
+resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: vault
+  name: 'to-log-analytics'
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        category: 'AuditEvent'
+        enabled: true
+      }
+    ]
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
   }
 }
 

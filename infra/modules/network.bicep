@@ -1,4 +1,5 @@
-// A virtual network for private endpoints: one subnet for the functions, one for the endpoints.
+// With vnetEnabled: a virtual network, and in it a private endpoint for each service. A private DNS zone makes the
+// service's usual name lead there.
 
 param name string
 param securityGroupName string
@@ -9,6 +10,21 @@ param tags object
 @minLength(3)
 @maxLength(7)
 param octets string
+
+param namespaceId string
+param hostAccountId string
+param stateAccountId string
+
+@description('Empty without a vault of our own.')
+param vaultId string
+
+var suffix = environment().suffixes.storage
+var services = filter([
+  { name: 'service-bus', id: namespaceId, side: 'namespace', zone: 'privatelink.servicebus.windows.net' }
+  { name: 'host-blobs', id: hostAccountId, side: 'blob', zone: 'privatelink.blob.${suffix}' }
+  { name: 'state-table', id: stateAccountId, side: 'table', zone: 'privatelink.table.${suffix}' }
+  { name: 'vault', id: vaultId, side: 'vault', zone: 'privatelink.vaultcore.azure.net' }
+], service => !empty(service.id))
 
 resource securityGroup 'Microsoft.Network/networkSecurityGroups@2024-07-01' = {
   name: securityGroupName
@@ -75,6 +91,60 @@ resource network 'Microsoft.Network/virtualNetworks@2024-07-01' = {
   }
 }
 
-output id string = network.id
+resource zones 'Microsoft.Network/privateDnsZones@2024-06-01' = [for service in services: {
+  name: service.zone
+  location: 'global'
+  tags: tags
+}]
+
+resource links 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = [for (service, index) in services: {
+  parent: zones[index]
+  name: 'network'
+  location: 'global'
+  tags: tags
+  properties: {
+    registrationEnabled: false
+    virtualNetwork: {
+      id: network.id
+    }
+  }
+}]
+
+resource endpoints 'Microsoft.Network/privateEndpoints@2024-07-01' = [for service in services: {
+  name: 'pep-${service.name}'
+  location: location
+  tags: tags
+  properties: {
+    subnet: {
+      id: '${network.id}/subnets/endpoints'
+    }
+    privateLinkServiceConnections: [
+      {
+        name: service.side
+        properties: {
+          privateLinkServiceId: service.id
+          groupIds: [
+            service.side
+          ]
+        }
+      }
+    ]
+  }
+}]
+
+resource zoneGroups 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-07-01' = [for (service, index) in services: {
+  parent: endpoints[index]
+  name: 'default'
+  properties: {
+    privateDnsZoneConfigs: [
+      {
+        name: service.side
+        properties: {
+          privateDnsZoneId: zones[index].id
+        }
+      }
+    ]
+  }
+}]
+
 output functionsSubnetId string = '${network.id}/subnets/functions'
-output endpointsSubnetId string = '${network.id}/subnets/endpoints'

@@ -8,13 +8,6 @@ param location string
 param tags object
 
 @description('Zone- or geo-redundant: the pattern asks for a state store that is replicated.')
-@allowed([
-  'Standard_ZRS'
-  'Standard_GRS'
-  'Standard_RAGRS'
-  'Standard_GZRS'
-  'Standard_RAGZRS'
-])
 param replication string
 
 @description('False: reached through private endpoints only.')
@@ -22,6 +15,14 @@ param publicAccess bool
 
 param containers array = []
 param tables array = []
+
+@description('The one of them whose blobs are deleted after 35 days; empty: none.')
+param expiringContainer string = ''
+
+param workspaceId string
+
+@description('Kinds of requests that are logged, a log line each: StorageRead, StorageWrite, StorageDelete.')
+param loggedRequests array
 
 resource account 'Microsoft.Storage/storageAccounts@2025-06-01' = {
   name: name
@@ -40,7 +41,7 @@ resource account 'Microsoft.Storage/storageAccounts@2025-06-01' = {
     supportsHttpsTrafficOnly: true
     publicNetworkAccess: publicAccess ? 'Enabled' : 'Disabled'
     networkAcls: {
-      bypass: 'None'
+      bypass: empty(expiringContainer) ? 'None' : 'AzureServices' // a firewall may stop the rule that deletes
       defaultAction: publicAccess ? 'Allow' : 'Deny'
     }
   }
@@ -69,6 +70,41 @@ resource blobContainers 'Microsoft.Storage/storageAccounts/blobServices/containe
   }
 }]
 
+resource expiry 'Microsoft.Storage/storageAccounts/managementPolicies@2025-06-01' = if (!empty(expiringContainer)) {
+  parent: account
+  name: 'default'
+  properties: {
+    policy: {
+      rules: [
+        {
+          name: 'expiry'
+          type: 'Lifecycle'
+          definition: {
+            filters: {
+              blobTypes: [
+                'blockBlob'
+              ]
+              prefixMatch: [
+                '${expiringContainer}/'
+              ]
+            }
+            actions: {
+              baseBlob: {
+                delete: {
+                  daysAfterModificationGreaterThan: 35
+                }
+              }
+            }
+          }
+        }
+      ]
+    }
+  }
+  dependsOn: [
+    blobs
+  ]
+}
+
 // Tables have no soft delete: what guards them is replication and least privilege.
 resource tableService 'Microsoft.Storage/storageAccounts/tableServices@2025-06-01' = {
   parent: account
@@ -79,6 +115,30 @@ resource accountTables 'Microsoft.Storage/storageAccounts/tableServices/tables@2
   parent: tableService
   name: table
 }]
+
+var logs = [for request in loggedRequests: { category: request, enabled: true }]
+var diagnostics = {
+  workspaceId: workspaceId
+  logs: logs
+  metrics: [
+    {
+      category: 'Transaction'
+      enabled: true
+    }
+  ]
+}
+
+resource ofBlobs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(containers)) {
+  scope: blobs
+  name: 'to-log-analytics'
+  properties: diagnostics
+}
+
+resource ofTables 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(tables)) {
+  scope: tableService
+  name: 'to-log-analytics'
+  properties: diagnostics
+}
 
 output id string = account.id
 output name string = account.name

@@ -5,41 +5,13 @@ param tags object
 param workspaceId string
 
 var charts = [
-  {
-    title: 'Orders by state'
-    view: 'timechart'
-    query: loadTextContent('../kql/orders-by-state.kql')
-  }
-  {
-    title: 'How long steps take, seconds'
-    view: 'table'
-    query: loadTextContent('../kql/step-durations.kql')
-  }
-  {
-    title: 'Attempts and retries by agent'
-    view: 'timechart'
-    query: loadTextContent('../kql/retries.kql')
-  }
-  {
-    title: 'Failures by fingerprint: step and fault'
-    view: 'table'
-    query: loadTextContent('../kql/failures-by-fingerprint.kql')
-  }
-  {
-    title: 'Cost per order: requests and messages (prices: docs/cost.md)'
-    view: 'table'
-    query: loadTextContent('../kql/cost-per-order.kql')
-  }
-  {
-    title: 'Late replies, conflicts, age of the oldest due row'
-    view: 'timechart'
-    query: loadTextContent('../kql/health.kql')
-  }
-  {
-    title: 'Warnings and errors by order'
-    view: 'table'
-    query: loadTextContent('../kql/order-log.kql')
-  }
+  { title: 'Orders by state', view: 'timechart', query: loadTextContent('../kql/orders-by-state.kql') }
+  { title: 'How long steps take, seconds', view: 'table', query: loadTextContent('../kql/step-durations.kql') }
+  { title: 'Attempts and retries by agent', view: 'timechart', query: loadTextContent('../kql/retries.kql') }
+  { title: 'Failures by fingerprint: step and fault', view: 'table', query: loadTextContent('../kql/failures-by-fingerprint.kql') }
+  { title: 'Cost per order: requests and messages (prices: docs/cost.md)', view: 'table', query: loadTextContent('../kql/cost-per-order.kql') }
+  { title: 'Late replies, conflicts, age of the oldest due row', view: 'timechart', query: loadTextContent('../kql/health.kql') }
+  { title: 'Warnings and errors by order', view: 'table', query: loadTextContent('../kql/order-log.kql') }
 ]
 
 var chartItems = [for (chart, index) in charts: {
@@ -70,21 +42,9 @@ var timeRange = {
         name: 'TimeRange'
         type: 4
         isRequired: true
-        value: {
-          durationMs: 86400000
-        }
+        value: { durationMs: 86400000 }
         typeSettings: {
-          selectableValues: [
-            {
-              durationMs: 3600000
-            }
-            {
-              durationMs: 86400000
-            }
-            {
-              durationMs: 604800000
-            }
-          ]
+          selectableValues: [{ durationMs: 3600000 }, { durationMs: 86400000 }, { durationMs: 604800000 }]
           allowCustom: true
         }
       }
@@ -94,12 +54,8 @@ var timeRange = {
 
 var content = {
   version: 'Notebook/1.0'
-  items: concat([
-    timeRange
-  ], chartItems)
-  fallbackResourceIds: [
-    workspaceId
-  ]
+  items: concat([timeRange], chartItems)
+  fallbackResourceIds: [workspaceId]
 }
 
 resource workbook 'Microsoft.Insights/workbooks@2023-06-01' = {
@@ -114,5 +70,3 @@ resource workbook 'Microsoft.Insights/workbooks@2023-06-01' = {
     serializedData: string(content)
   }
 }
-
-output id string = workbook.id

@@ -289,4 +289,11 @@ EDGE = (
         "self.application().context.queues),\n",
         tests=(_APP,),
     ),
+    Mutant(
+        name="a message that fails is never poison",
+        path="sas/engine/receiver.py",
+        old="failures = _number(delivery, FAILURES) + 1",
+        new="failures = 1",
+        tests=("tests/unit/test_receiver.py",),
+    ),
 )

@@ -258,13 +258,6 @@ MUTANTS = (
         new="            _ = message",
     ),
     Mutant(
-        name="a message that fails is never poison",
-        path=_RECEIVER,
-        old="failures = _number(delivery, FAILURES) + 1",
-        new="failures = 1",
-        tests=("tests/unit/test_receiver.py",),
-    ),
-    Mutant(
         name="the key has the epoch in it",
         path="sas/engine/messages.py",
         old="idempotency_key=idempotency_key(order.order_id, step.name, item.generation),",

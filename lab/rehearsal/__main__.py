@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True)
     host = namespace_host()
     files = certificate(out, "127.0.0.1", host)
-    os.environ["SSL_CERT_FILE"] = str(files.authority)  # before aiohttp is imported
+    os.environ["SSL_CERT_FILE"] = str(files.certificate)  # before aiohttp is imported
     logging.basicConfig(level=logging.CRITICAL)
     run = importlib.import_module("lab.rehearsal.run")
     return int(asyncio.run(run.rehearse(run.Place(out, files, host), options.orders)))

@@ -43,14 +43,20 @@ class Worker:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     @classmethod
-    async def start(cls, app_dir: Path, settings: Mapping[str, str]) -> Worker:
-        """Start a worker that waits, and give it the app and its settings, as Azure does."""
+    async def start(
+        cls, app_dir: Path, settings: Mapping[str, str], log: int | None = None
+    ) -> Worker:
+        """Start a worker that waits, and give it the app and its settings, as Azure does.
+
+        ``log`` is the file of its records; None: standard error.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", worker_core.__file__),
             *(str(app_dir), str(app_dir / PACKAGES)),
             env={},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=log,
             limit=LINE_BYTES_MAX,
         )
         worker = cls(process)

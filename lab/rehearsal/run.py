@@ -50,8 +50,9 @@ async def version(req) -> str:
 """
 """What the second version has more than the first."""
 NOT_REHEARSED = """\
-Not rehearsed: scaling and cold starts; roles (a token opens everything here); the host's own use of
-its storage account; references to Key Vault; azd, az and the upload; a drain before the stop."""
+Not rehearsed: azd, az and the upload; roles (here a token opens everything); the Functions host,
+which scales, drains, and reaches the queues and its storage by the identity (here by a key);
+references to Key Vault; a network without the public way."""
 
 
 class RehearsalError(Exception):
@@ -105,7 +106,7 @@ class Cloud:
     def environment(self) -> dict[str, str]:
         """Return the environment of a worker: what Azure adds, and what this machine needs."""
         here = {
-            "SSL_CERT_FILE": str(self.place.files.authority),
+            "SSL_CERT_FILE": str(self.place.files.certificate),
             # It would look for Azure's own endpoints, and this machine reaches none of them.
             "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
         }
@@ -168,12 +169,13 @@ async def rehearse(place: Place, orders: int) -> int:
     steps = Steps()
     try:
         first = await _first_zip(steps, place)
-        second = asyncio.create_task(_second_zip(place, first))
-        async with _cloud(steps, place) as cloud:
-            await _deploy(steps, cloud, first)
-            await _process(steps, cloud, second, orders)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the rehearsal failed
-        print(f"The rehearsal failed ({type(error).__name__}). The logs are in {place.out}.")
+        async with asyncio.TaskGroup() as tasks:
+            second = tasks.create_task(_second_zip(place, first))
+            async with _cloud(steps, place) as cloud:
+                await _deploy(steps, cloud, first)
+                await _process(steps, cloud, second, orders)
+    except Exception:  # noqa: BLE001  # whatever it is, its step has said it
+        print(f"The rehearsal failed. The logs are in {place.out}.")
         return 1
     print(f"{time.monotonic() - steps.begun:6.1f} s  in all\n{NOT_REHEARSED}")
     return 0
@@ -284,18 +286,23 @@ async def _package(project: Path, zip_path: Path) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output = (await process.communicate())[0].decode().strip()
+    try:
+        output = (await process.communicate())[0].decode().strip()
+    finally:
+        if process.returncode is None:  # another step has failed
+            process.kill()
+            await process.wait()
     _require(process.returncode == 0, output)
     return output.splitlines()[-1].partition(" has ")[2]
 
 
 def _unpacked(zip_path: Path, place: Place) -> Path:
-    """Unpack a zip into an empty folder; let it trust the authority of this rehearsal."""
+    """Unpack a zip into an empty folder; let it trust the certificate of this rehearsal."""
     folder = zip_path.with_suffix("")
     with ZipFile(zip_path) as archive:
         archive.extractall(folder)
     with (folder / PACKAGES / "certifi" / "cacert.pem").open("ab") as authorities:
-        authorities.write(place.files.authority.read_bytes())
+        authorities.write(place.files.certificate.read_bytes())
     return folder
 
 
@@ -313,7 +320,8 @@ async def _second_zip(place: Place, first: Path) -> Path:
 
 async def _index(cloud: Cloud, app: Path) -> dict[str, Any]:
     """Return the functions that the worker core indexes, with their bindings."""
-    worker = await Worker.start(app, cloud.environment())
+    with (cloud.place.out / f"{app.name}-index.log").open("wb") as log:
+        worker = await Worker.start(app, cloud.environment(), log.fileno())
     worker.process.kill()
     await worker.process.wait()
     _require(bool(worker.index.get("indexed")), worker.index.get("error", "the worker ended"))
@@ -362,7 +370,7 @@ async def _settled(cloud: Cloud, tally: Tally) -> Verdict:
         )
 
     try:
-        await _until(cloud, lambda: not cloud.left_over(), lambda: str(cloud.left_over()))
+        await _until(cloud, lambda: not cloud.left_over(), "messages are left")
         result = await verdict()
     finally:
         await store.close()
@@ -372,14 +380,14 @@ async def _settled(cloud: Cloud, tally: Tally) -> Verdict:
     return result
 
 
-async def _until(cloud: Cloud, reached: Callable[[], bool], text: str | Callable[[], str]) -> None:
+async def _until(cloud: Cloud, reached: Callable[[], bool], text: str) -> None:
     """Wait until it is reached, as long as every instance runs."""
     end = time.monotonic() + PATIENCE_S
     while not reached():
         for child in cloud.instances:
             _require(child.alive, child.describe_end())
         if time.monotonic() > end:
-            raise RehearsalError(text if isinstance(text, str) else text())
+            raise RehearsalError(f"{text}; in the queues: {cloud.left_over() or 'nothing'}")
         await asyncio.sleep(0.05)
 
 

@@ -24,11 +24,10 @@ AMQPS_PORT = 5671
 _CHUNK = 65_536
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Certificate:
-    """PEM files: a certificate of this machine with its key, and the authority that signed it."""
+    """PEM files: a certificate of this machine, which is its own authority, and its key."""
 
-    authority: Path
     certificate: Path
     key: Path
 
@@ -40,49 +39,19 @@ class Certificate:
 
 
 def certificate(folder: Path, *addresses: str) -> Certificate:
-    """Make an authority, and a certificate for these IP addresses."""
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_name, name = (
-        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-        for text in ("rehearsal authority", "rehearsal")
-    )
-    identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-    usage = dict.fromkeys(
-        (
-            *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-            *("encipher_only", "decipher_only"),
-        ),
-        False,
-    )
-    ca_usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage)
-    ca = _builder(ca_name, ca_name, ca_key.public_key())
-    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    ca = ca.add_extension(ca_usage, critical=True).add_extension(identifier, critical=False)
+    """Make a certificate for these IP addresses."""
+    key, now, day = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC), timedelta(days=1)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rehearsal")])
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(text)) for text in addresses])
-    signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
-    server = _builder(name, ca_name, key.public_key())
-    server = server.add_extension(names, critical=False).add_extension(signer, critical=False)
-    files = Certificate(
-        authority=folder / "authority.pem", certificate=folder / "tls.pem", key=folder / "key.pem"
-    )
-    pem = serialization.Encoding.PEM
-    files.authority.write_bytes(ca.sign(ca_key, hashes.SHA256()).public_bytes(pem))
-    files.certificate.write_bytes(server.sign(ca_key, hashes.SHA256()).public_bytes(pem))
-    files.key.write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - day).not_valid_after(now + day)
+    signed = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    files = Certificate(folder / "tls.pem", folder / "key.pem")
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files.certificate.write_bytes(signed.public_bytes(pem))
+    files.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     return files
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(
-        now + timedelta(days=1)
-    )
 
 
 def namespace_host() -> str:

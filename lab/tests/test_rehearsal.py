@@ -67,7 +67,7 @@ def test_the_app_settings_are_those_that_bicep_computes(infra: Path) -> None:
     ("expression", "why"),
     [
         ("toUpper('x')", "toUpper()"),
-        ("!true", "'!true"),
+        ("!true", "!true"),
         ("endpoint", "storage has no value here"),
     ],
 )

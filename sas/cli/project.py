@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,7 +18,9 @@ from sas.codec.record import to_line
 from sas.deploy import azd as deployment
 from sas.deploy import derived, github, package
 from sas.deploy.commands import CommandFailedError
+from sas.deploy.deploy import deploy
 from sas.deploy.queues import Needs
+from sas.deploy.smoke import packaged
 from sas.distribution import files
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.ports import Business
@@ -169,12 +171,11 @@ def _compare_functions(project: Path, needs: Needs) -> int:
         return 0
     try:
         with application.local_settings(project):
-            members = vars(import_module(Path(FUNCTIONS).stem)).values()
+            apps = _function_apps()
     except Exception as error:  # noqa: BLE001  a value or azure.functions is missing, or any other
         screen.complain(f"{FUNCTIONS} is not compared: {error}")
         return 0
     named = str(application.table_of(project).app).partition(":")[0]
-    apps = [member for member in members if type(member).__name__ == "FunctionApp"]
     agents = {agent for app in apps for agent in getattr(app, "agents", ())}
     others = agents.difference(needs.agents)
     for agent in sorted(others):
@@ -208,7 +209,8 @@ def azd(
         "postprovision",
         "owner",
         "package",
-        "postdeploy",
+        "deploy",
+        "smoke",
         "sign-in",
         "settings",
         "export",
@@ -216,62 +218,109 @@ def azd(
     ],
     target: Annotated[
         str | None,
-        typer.Argument(help="FILE of package, export and restore; OWNER/REPO of sign-in."),
+        typer.Argument(
+            help="FILE of package, deploy, smoke, export and restore; OWNER/REPO of sign-in."
+        ),
     ] = None,
     *,
     environment: Annotated[
         str, typer.Option(metavar="NAME", help="Of sign-in: the environment on GitHub.")
     ] = github.ENVIRONMENT,
 ) -> None:
-    """Prepare a deployment by azd of the project in this directory, which has its infra/.
+    """Deploy the project in this directory, which has its infra/, with azd.
 
     \b
-      sas azd check
-      sas azd package
+      azd up                                    (provisions only)
+      sas azd package && sas azd deploy build/app.zip
       sas azd sign-in OWNER/REPO
       sas azd export FILE
 
     azure.yaml and .github/workflows/deploy.yml call all of it but sign-in and restore.
 
     \b
-      package       make the zip to deploy, build/app.zip if no FILE is named
       check         refuse a deployment that would fail, and change nothing
       preprovision  the same, make the resource group, and ask who gets alerts
       postprovision lock the orders, and remove rights and queues that are not given any more
       owner         do what only an owner of the resource group may do
-      postdeploy    print where everything is
+      package       make the zip to deploy, build/app.zip if no FILE is named
+      deploy        deploy FILE and try it; a FILE that was kept is a rollback
+      smoke         try what is deployed: its functions, your rights, and one order
       sign-in       let the workflow of a GitHub repository deploy
       settings      print the variables of the workflow (in VARS) that it asks for
       export        write all rows of the state store into FILE (.jsonl.gz)
       restore       write the rows of FILE into an empty table
     """
+    code = 0
     try:
-        _azd(action, target, environment)
+        match action:
+            case "package":
+                _package(Path(target) if target else package.PACKAGE)
+            case "deploy" | "smoke":
+                code = _deploy(action, Path(target) if target else None)
+            case _ if (action in {"sign-in", "export", "restore"}) != bool(target):
+                raise UsageError(
+                    "sign-in needs OWNER/REPO, export and restore need FILE, no other does"
+                )
+            case "sign-in":
+                github.sign_in(str(target), environment)
+            case "export" | "restore":
+                _copy(action, Path(str(target)))
+            case "settings":
+                sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
+            case _:
+                deployment.HOOKS[action](os.environ)
     except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:
         for line in f"sas: {error}".splitlines():  # commands to run are on lines of their own
             screen.complain(line)
-        raise typer.Exit(NotPossibleError.exit_code) from None
+        code = NotPossibleError.exit_code
+    raise typer.Exit(code)
 
 
-def _azd(action: str, target: str | None, environment: str) -> None:
-    if action == "package":
-        zip_path = Path(target) if target else package.PACKAGE
-        with screen.progress("packages for Azure") as tell:
-            count = package.package(zip_path, tell)
-        size = zip_path.stat().st_size
-        screen.sentence(
-            f"{zip_path} has the app and {screen.count(count, 'package')}: {size / 1e6:.1f} MB"
-        )
-    elif (action in {"sign-in", "export", "restore"}) != bool(target):
-        raise UsageError("sign-in needs OWNER/REPO, export and restore need FILE, no other does")
-    elif target and action != "sign-in":
-        _copy(action, Path(target))
-    elif target:
-        github.sign_in(target, environment)
-    elif action == "settings":
-        sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
-    else:
-        deployment.HOOKS[action](os.environ)
+def _package(zip_path: Path) -> None:
+    functions = _functions_of(Path())
+    with screen.progress("packages for Azure") as tell:
+        count = package.package(zip_path, functions, tell)
+    size = zip_path.stat().st_size
+    screen.sentence(
+        f"{zip_path} has {len(functions)} functions and {screen.count(count, 'package')}: "
+        f"{size / 1e6:.1f} MB"
+    )
+
+
+def _deploy(action: str, zip_path: Path | None) -> int:
+    """Deploy a zip if asked for, and try what is deployed; return the exit code."""
+    from sas.cli import smoke  # noqa: PLC0415  # slow to import (Azure's SDK)
+
+    env = deployment.with_azd(os.environ)
+    if action == "deploy":
+        if zip_path is None:
+            raise UsageError("FILE is missing: sas azd deploy build/app.zip")
+        deploy(zip_path, env)
+    expected = packaged(zip_path) if zip_path else _functions_of(Path())
+    code = smoke.run(expected, env)
+    if action == "deploy":
+        deployment.show_places(env)
+    return code
+
+
+def _functions_of(project: Path) -> set[str]:
+    """Return the names of the functions of function_app.py, as the host finds them.
+
+    Raises:
+        DeploymentRefusedError: it cannot be loaded.
+    """
+    sys.path.insert(0, str(project.resolve()))
+    try:
+        with application.local_settings(project):
+            apps = _function_apps()
+    except Exception as error:  # noqa: BLE001  it is the application's own code
+        raise deployment.DeploymentRefusedError(f"{FUNCTIONS} cannot be loaded: {error}") from None
+    return {function.get_function_name() for app in apps for function in app.get_functions()}
+
+
+def _function_apps() -> list[Any]:
+    members = vars(import_module(Path(FUNCTIONS).stem)).values()
+    return [member for member in members if type(member).__name__ == "FunctionApp"]
 
 
 def _copy(action: str, file: Path) -> None:

@@ -69,7 +69,7 @@ def status(
     if check and follow:
         raise UsageError("--check looks once: give --follow or --check")
     if check:
-        system.run(partial(_check, app=app, as_json=as_json))
+        system.run(partial(check_all, app=app, as_json=as_json))
     system.run(partial(_show, app=app, follow=follow, as_json=as_json))
 
 
@@ -214,7 +214,8 @@ def _queues(counts: Sequence[QueueCount]) -> Iterator[str]:
 # -- What a command needs ---------------------------------------------------------------------
 
 
-async def _check(place: LiveSystem, *, app: str | None, as_json: bool) -> int:
+async def check_all(place: LiveSystem, *, app: str | None, as_json: bool) -> int:
+    """Print the result of each check; return 1 if something is wrong."""
     counts = Counter[str]()
     async for result in _checks(place, app):
         counts[result.state] += 1

@@ -114,12 +114,16 @@ def run(work: Callable[[LiveSystem], Awaitable[int]]) -> None:
         typer.Exit: always, with the exit code.
         CommandError: the verb ends with a sentence.
     """
+    raise typer.Exit(result(work))
+
+
+def result(work: Callable[[LiveSystem], Awaitable[int]]) -> int:
+    """Run work on the system; return the exit code. Raises as ``run``, but no typer.Exit."""
     with environment():
         try:
-            code = asyncio.run(_work(work))
+            return asyncio.run(_work(work))
         except KeyboardInterrupt:
-            code = screen.INTERRUPTED
-    raise typer.Exit(code)
+            return screen.INTERRUPTED
 
 
 async def _work(work: Callable[[LiveSystem], Awaitable[int]]) -> int:

@@ -62,7 +62,6 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "give https addresses, one comma between two of them",
     ),
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
-    "SAS_SCALER_READS_COUNTS": _SWITCH,
     steps.SCALER_ROLE: (_GUID, "give the id of a role (a GUID); `sas azd owner` sets it"),
     "SAS_SECRET_SETTINGS": (
         f"{_SETTING}(,{_SETTING})*",
@@ -112,7 +111,7 @@ def check(env: Mapping[str, str]) -> None:
         DeploymentRefusedError: a setting is missing or wrong, or Azure would refuse the change.
         CommandFailedError: az is missing or not signed in, or cannot read the resource group.
     """
-    _check(_with_azd(env))
+    _check(with_azd(env))
 
 
 def preprovision(env: Mapping[str, str]) -> None:
@@ -150,7 +149,7 @@ def owner(env: Mapping[str, str]) -> None:
         DeploymentRefusedError: azd does not know the place, or who runs this is no owner.
         CommandFailedError: a command failed.
     """
-    env = _with_azd(env)
+    env = with_azd(env)
     _check_place(env)
     _check_group(env)
     refused = steps.before(env)
@@ -162,8 +161,8 @@ def owner(env: Mapping[str, str]) -> None:
         raise DeploymentRefusedError("\n    ".join(["Azure refused these to you:", *refused]))
 
 
-def postdeploy(env: Mapping[str, str]) -> None:
-    """Print where everything is, and what to try first."""
+def show_places(env: Mapping[str, str]) -> None:
+    """Print where everything is."""
     print(
         f"""The functions run in {env.get("SERVICE_ORDERS_NAME", "?")}, \
 resource group {env.get("AZURE_RESOURCE_GROUP", "?")}.
@@ -171,21 +170,13 @@ Service Bus: {env.get("ServiceBus__fullyQualifiedNamespace", "?")}
 State store: {env.get("SAS_TABLES__endpoint", "?")}
 Response queues: {env.get("SAS_RESPONSE_QUEUES", "?")}
 The identity of the functions: {env.get("SAS_IDENTITY_PRINCIPAL_ID", "?")}
-Roles on Service Bus take up to a minute to spread: the first messages may wait that long.
 Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group, and at alerts."""
     )
-    names = _secrets(env)
-    if names:
-        vault = env.get("SAS_KEY_VAULT_NAME") or "VAULT"
-        print("The app does not start before each of these secrets is there; restart it then:")
-        for name in names:
-            secret = name.lower().replace("_", "-")
-            print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
     if not env.get(MAIL) and not env.get(WEBHOOKS):
         _warn_of_silence()
 
 
-def _with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
+def with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return ``env`` with the values of azd's environment, which a hook has and a shell has not."""
     try:
         return {**json.loads(run("azd", "env", "get-values", "--output", "json")), **env}
@@ -221,7 +212,8 @@ def _check_complete(env: Mapping[str, str]) -> None:
             )
 
 
-def _secrets(env: Mapping[str, str]) -> list[str]:
+def secrets(env: Mapping[str, str]) -> list[str]:
+    """Return the names of the settings whose values a Key Vault has."""
     return [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
 
 
@@ -243,7 +235,7 @@ def _check_secrets(env: Mapping[str, str]) -> None:
     """Refuse a secret setting that the app has already, because Azure takes each name once."""
     names: set[str] = set()
     plain = _plain_settings()
-    for name in _secrets(env):
+    for name in secrets(env):
         if name in names:
             raise DeploymentRefusedError(f"{SECRETS} has {name} twice: remove one")
         if name in plain:
@@ -410,5 +402,4 @@ HOOKS: Mapping[str, Callable[[Mapping[str, str]], None]] = {
     "preprovision": preprovision,
     "postprovision": postprovision,
     "owner": owner,
-    "postdeploy": postdeploy,
 }

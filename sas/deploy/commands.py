@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,16 +25,37 @@ def run(*command: str, stdin: str | None = None) -> str:
     Raises:
         CommandFailedError: it is not on PATH, or ends with another code than 0.
     """
-    executable = shutil.which(command[0])
-    if executable is None:
-        text = f"{command[0]} was not found on PATH: install it and sign in"
-        raise CommandFailedError(command, text)
     process = subprocess.run(  # noqa: S603  # no shell
-        [executable, *command[1:]], input=stdin, capture_output=True, text=True, check=False
+        [_executable(command), *command[1:]],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if process.returncode:
         raise CommandFailedError(command, process.stderr.strip())
     return process.stdout.strip()
+
+
+def show(*command: str) -> None:
+    """Run a command that takes minutes, and show what it prints, on stderr.
+
+    Raises:
+        CommandFailedError: as ``run``; its text is all that was printed.
+    """
+    process = subprocess.Popen(  # noqa: S603  # no shell
+        [_executable(command), *command[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = []
+    with process:
+        for line in process.stdout or ():
+            lines.append(line)
+            sys.stderr.write(line)
+    if process.returncode:
+        raise CommandFailedError(command, "".join(lines).strip())
 
 
 def az(env: Mapping[str, str], *arguments: str) -> Any:
@@ -48,3 +70,11 @@ def az(env: Mapping[str, str], *arguments: str) -> Any:
     options = ("--subscription", subscription) if subscription else ()
     printed = run("az", *arguments, *options, "--output", "json")
     return json.loads(printed) if printed else None
+
+
+def _executable(command: tuple[str, ...]) -> str:
+    executable = shutil.which(command[0])
+    if executable is None:
+        text = f"{command[0]} was not found on PATH: install it and sign in"
+        raise CommandFailedError(command, text)
+    return executable

@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from email.parser import BytesHeaderParser
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,6 +36,8 @@ PACKAGE = Path("build/app.zip")
 REQUIREMENTS = "requirements.txt"
 IGNORED = ".funcignore"
 OF_AN_APP = ("function_app.py", "host.json", REQUIREMENTS, IGNORED)
+FUNCTIONS = "functions.txt"
+"""In the zip: the name of each function, on a line."""
 SITE = ".python_packages/lib/site-packages"
 """Where the worker looks for packages, below the app."""
 RUNTIME = "azure-functions-runtime"
@@ -66,8 +68,11 @@ Told = Callable[[int, int], None]
 """Is called with how many packages have been downloaded, and how many there are."""
 
 
-def package(zip_path: Path, tell: Told) -> int:
+def package(zip_path: Path, functions: Iterable[str], tell: Told) -> int:
     """Write the zip of the project in this directory; return the number of its packages.
+
+    ``functions`` are the names of its functions. The zip keeps them for the test after a
+    deployment.
 
     Raises:
         DeploymentRefusedError: a file is missing, a package has no hash, no wheel for Azure, or a
@@ -80,6 +85,7 @@ def package(zip_path: Path, tell: Told) -> int:
     zip_path.parent.mkdir(parents=True, exist_ok=True)
     part = zip_path.with_name(f"{zip_path.name}.part")
     contents = {path.as_posix(): path.read_bytes() for path in _project_files({zip_path, part})}
+    contents[FUNCTIONS] = "".join(f"{name}\n" for name in sorted(functions)).encode()
     with tempfile.TemporaryDirectory() as folder:
         wheels = _download(lines, Path(folder), tell)
         _check_complete(wheels)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.distribution import files
+from sas.domain.workflow import SMOKE
 
 LIST = "infra/queues.json"
 EMULATOR_QUEUES_MAX = 50
@@ -47,6 +48,10 @@ class Needs:
         for name in (*self.agents, *self.applications):
             if not _NAME.fullmatch(name):
                 raise ValueError(f"{name!r}: use lower-case letters, digits and - between them")
+        if SMOKE.name in self.applications:
+            raise ValueError(
+                f"applications has {SMOKE.name!r}, the name of the test after a deployment"
+            )
         for name in self.settings:
             if not _SETTING.fullmatch(name) or name.startswith("SAS_QUEUE_"):
                 raise ValueError(f"{name!r}: use upper-case letters, digits and _ between them")

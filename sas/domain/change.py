@@ -255,7 +255,7 @@ def _written(order: Order | None, decision: Decision, details: Details) -> Order
         seq=1 if order is None else order.seq + 1,
         deadline=decision.deadline,
         rejected=rejected,
-        stopped_at=details.submitted_at if rejected else None,
+        stopped_at=None if decision.steps else details.submitted_at,
     )
 
 

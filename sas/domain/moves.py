@@ -55,6 +55,7 @@ STEP_MOVES: tuple[Move, ...] = (
 _O = OrderState
 ORDER_MOVES: tuple[Move, ...] = (
     Move(_O.REJECTED, _O.PENDING, "submitted again after a rejection"),
+    Move(_O.REJECTED, _O.PROCESSED, "the same, of an order without steps"),
     Move(_O.PENDING, _O.PROCESSING, "its first step was claimed"),
     Move(_O.PENDING, _O.COMPENSATING, "undo decided before a step was done"),
     Move(_O.PENDING, _O.COMPENSATED, "undo decided before anything was dispatched"),

@@ -427,9 +427,9 @@ def roll_up(steps: Iterable[StepRecord]) -> OrderState:
         return OrderState.ERROR
     processed = states.count(StepState.PROCESSED)
     compensated = states.count(StepState.COMPENSATED)
-    if processed == len(states) > 0:
+    if processed == len(states):  # also of no step at all
         return OrderState.PROCESSED
-    if compensated == len(states) > 0:
+    if compensated == len(states):
         return OrderState.COMPENSATED
     if compensated or StepState.COMPENSATING in states:
         return OrderState.COMPENSATING

@@ -194,7 +194,7 @@ class Workflow:
         _check_kinds(where, self)
         object.__setattr__(self, "steps", tuple(self.steps))
         self._check_names(where)
-        if not 1 <= len(self.steps) <= STEPS_MAX:
+        if len(self.steps) > STEPS_MAX:
             raise WorkflowError(
                 f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are allowed"
             )
@@ -375,3 +375,9 @@ def _check_times(where: str, step: Step) -> None:
         raise WorkflowError(f"{where}: failures_max must be between 0 and 1000")
     if wait is not None and not 1 <= wait.times <= 1000:
         raise WorkflowError(f"{where}: the times of an extended wait must be between 1 and 1000")
+
+
+SMOKE = Workflow("smoke", version=1, steps=())
+"""The workflow of the test after a deployment (``sas azd smoke``): each function app has it. Its
+orders call nothing and are completed at once.
+"""

@@ -20,7 +20,7 @@ from typing import Any
 from sas.adapters.remote import HttpService
 from sas.codec.strict import convert
 from sas.config import SettingError
-from sas.domain.workflow import WorkflowError, Workflows
+from sas.domain.workflow import SMOKE, WorkflowError, Workflows
 from sas.ports import AgentCall, Business, PayloadCodec
 from sas.saga.call import LaterError, result_of, typed
 from sas.saga.content import decoded, encoded
@@ -41,6 +41,10 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
     strange = [saga for saga in all_sagas if not isinstance(saga, Saga)]
     if strange:
         raise WorkflowError(f"{strange[0]!r} is not a saga: give sagas, as in function_app(claims)")
+    if any(saga.name == SMOKE.name for saga in all_sagas):
+        raise WorkflowError(
+            f"the saga {SMOKE.name!r} has the name of the test after a deployment: give it another"
+        )
     workflows = Workflows(saga.workflow for saga in all_sagas)
     agents: dict[str, SagaAgent] = {}
     for saga in all_sagas:

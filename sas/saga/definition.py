@@ -486,6 +486,8 @@ class Saga(Generic[O]):
         Raises:
             WorkflowError: a name, a time or a number is out of bounds.
         """
+        if not self.places:
+            raise WorkflowError(f"saga {self.name!r} has no step: write @{self.name}.step()")
         for place in self.places:
             self._check_named(place)
         steps = tuple(_as_data(place, self._needed(place)) for place in self.places)

@@ -5,80 +5,159 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.infra.kit import INFRA, bicep_files, declared
+from tests.infra.kit import INFRA, Declared, bicep_files, declared
 
 ALLOWED = {
-    "090c5cfd-751d-490a-894a-3ce6f1109419": "Azure Service Bus Data Owner",
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Azure Service Bus Data Receiver",
     "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Azure Service Bus Data Sender",
     "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
+    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
     "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
     "76199698-9eea-4c19-bc75-cec21354c6b6": "Storage Table Data Reader",
     "4633458b-17de-408a-b874-0445c86b69e6": "Key Vault Secrets User",
     "b86a8fe4-44ce-4948-aee5-eccb2c155cd7": "Key Vault Secrets Officer",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
+    "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
+    "43d0d8ad-25c7-4714-9337-8ba259a9fe05": "Monitoring Reader",
+    "73c42c96-874c-492b-b04d-ab87d138a893": "Log Analytics Reader",
 }
 """Contributor, Owner and the like are missing on purpose."""
 
-GRANTS = {
-    # file, module -> role, and the scope's module
-    ("app-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
-    ("app-access.bicep", "counts"): ("serviceBusDataOwner", "queue-roles.bicep"),
-    ("app-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
-    ("app-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
-    ("app-access.bicep", "state"): ("storageTableDataContributor", "storage-role.bicep"),
-    ("app-access.bicep", "telemetry"): ("monitoringMetricsPublisher", "telemetry-role.bicep"),
-    ("operator-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
-    ("operator-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
-    ("operator-access.bicep", "reads"): ("storageTableDataReader", "table-role.bicep"),
-    ("secrets.bicep", "appReads"): ("keyVaultSecretsUser", "vault-role.bicep"),
-    ("secrets.bicep", "operatorSets"): ("keyVaultSecretsOfficer", "vault-role.bicep"),
-    ("application.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
-    ("application.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
+ON_QUEUES = {
+    "app-receives": ("serviceBusDataReceiver", "workingQueues"),
+    "app-sends": (
+        "serviceBusDataSender",
+        "concat(list.access.appSends, responseQueues, ownOrdersQueues)",
+    ),
+    "${operator.name}-receives": (
+        "serviceBusDataReceiver",
+        "concat(list.access.operatorReceives, operatorReadsQueues ? workingQueues : [])",
+    ),
+    "${operator.name}-sends": (
+        "serviceBusDataSender",
+        "concat(list.access.operatorSends, ownOrdersQueues)",
+    ),
+    "sends-${sender.name}": (
+        "serviceBusDataSender",
+        "sender.bound ? sender.ownQueues : sender.sharedQueues",
+    ),
+    "receives-${sender.name}": (
+        "serviceBusDataReceiver",
+        "['${list.responsePrefix}${sender.name}']",
+    ),
 }
-"""Every role that is granted. Add a new role here too."""
+"""Every right on queues: the role, and which queues. Add a new one here too."""
+
+ON_RESOURCES = {
+    "appScales": ("scalerRoleId", "namespace", "appPrincipalId"),
+    "appHosts": ("storageBlobDataOwner", "hostAccount", "appPrincipalId"),
+    "appStores": ("storageTableDataContributor", "stateAccount", "appPrincipalId"),
+    "appReports": ("monitoringMetricsPublisher", "component", "appPrincipalId"),
+    "operatorsRead": ("storageTableDataReader", "stateAccount::tables::orders", "operator.id"),
+    "operatorsExport": (
+        "storageBlobDataContributor",
+        "hostAccount::blobs::exports",
+        "operator.id",
+    ),
+    "operatorsLook": ("each of readerRoles", "the resource group", "operatorPrincipalId"),
+}
+"""Every other right: the role, its scope and whose it is."""
+
+MAIN = (INFRA / "main.bicep").read_text()
+ACCESS = (INFRA / "access" / "access.bicep").read_text()
+ROLES: dict[str, dict[str, Any]] = json.loads((INFRA / "roles.json").read_text())
 
 
-def granted() -> dict[tuple[str, str], tuple[str, str]]:
-    """Return every grant: the module calls that hand over a role."""
-    grants = {}
-    for path in bicep_files():
-        for module in declared(path, "module"):
-            role = re.search(r"roleId: roles\.(\w+)\.id", module.text)
-            if role:
-                grants[path.name, module.symbol] = (role[1], Path(module.target).name)
-    return grants
+def assignments(path: Path) -> list[Declared]:
+    kind = "Microsoft.Authorization/roleAssignments@"
+    return [each for each in declared(path, "resource") if each.target.startswith(kind)]
 
 
 def test_the_roles_are_on_the_allow_list() -> None:
-    roles = json.loads((INFRA / "roles.json").read_text())
-    assert {role["id"]: role["name"] for role in roles.values()} == ALLOWED
-    assert all(len(role["why"]) > 20 for role in roles.values())
+    assert {role["id"]: role["name"] for role in ROLES.values()} == ALLOWED
+    assert all(len(role["why"]) > 20 for role in ROLES.values())
 
 
-def test_nothing_is_granted_beyond_the_table() -> None:
-    assert granted() == GRANTS
+def test_nothing_is_granted_on_queues_beyond_the_table() -> None:
+    row = (
+        r"    name: '(.+)'\n    principal: .+\n    role: roles\.(\w+)\n    queues: (.+)\n    reason"
+    )
+    text = re.sub(r"\[\s+('.+')\s+\]", r"[\1]", ACCESS)  # a list of one, on one line
+    rows = re.findall(row, text)
+    assert {name: (role, queues) for name, role, queues in rows} == ON_QUEUES
+    assert len(rows) == ACCESS.count("\n    role: ")
+    assert "var onQueues = concat(ofApp, flatten(ofOperators), flatten(ofApplications))" in ACCESS
 
 
-def test_roles_are_assigned_in_the_access_modules_only_each_with_its_reason() -> None:
+def test_nothing_is_granted_on_resources_beyond_the_table() -> None:
+    grants = {}
+    for each in assignments(Path("access/access.bicep")):
+        role = re.search(r"subscriptionResourceId\(roleIds, (?:roles\.)?(\w+)", each.text)
+        scope = re.search(r"^  scope: (.+)$", each.text, re.MULTILINE)
+        principal = re.search(r"principalId: (.+)\n", each.text)
+        assert role is not None
+        assert principal is not None
+        grants[each.symbol] = (
+            "each of readerRoles" if role[1] == "role" else role[1],
+            scope[1] if scope else "the resource group",
+            principal[1],
+        )
+    assert grants == ON_RESOURCES
+
+
+def test_roles_are_assigned_in_the_folder_access_only_each_with_its_reason() -> None:
+    """The description begins with sas: so that the hook knows what it may take away."""
     for path in bicep_files():
-        for resource in declared(path, "resource"):
-            if resource.target.startswith("Microsoft.Authorization/roleAssignments@"):
-                assert path.parent.name == "access", path
-                body = resource.text
-                assert "description: reason" in body
-                assert re.search(r"scope: (queues\[index\]|account|table|component|vault)\n", body)
+        for each in assignments(path):
+            assert path.parent.name == "access", path
+            assert re.search(r"    description: 'sas: [\w$]", each.text), each.symbol
 
 
-def test_operator_and_applications_that_share_a_principal_are_refused_by_the_template_too() -> None:
-    main = (INFRA / "main.bicep").read_text()
-    assert "concat([operatorPrincipalId], applicationPrincipals)" in main
-    assert "principalsGivenTwice: length(principals) - length(union(principals, []))" in main
-    platform = (INFRA / "modules" / "platform.bicep").read_text()
-    assert "@minValue(0)\n@maxValue(0)\nparam principalsGivenTwice int" in platform
+def test_every_assignment_that_is_given_is_in_the_output() -> None:
+    """The hook after a deployment removes the others."""
+    symbols = {each.symbol for each in assignments(Path("access/access.bicep"))}
+    outputs = "\n".join(re.findall(r"^output ids\w+ array = .+$", ACCESS, re.MULTILINE))
+    assert set(re.findall(r"(\w+)(?:\[index\])?\.id\b", outputs)) == symbols
+    assert "[for (grant, index) in onQueues: queueRoles[index].outputs.ids]" in outputs
+    read = set(re.findall(r"access\.outputs\.(\w+)", MAIN[MAIN.index("SAS_ROLE_ASSIGNMENTS") :]))
+    assert read == set(re.findall(r"output (\w+)", outputs))
+
+
+def test_a_deployment_grants_no_role_that_reads_secrets() -> None:
+    """So the condition on the right of the deploying identity has none either."""
+    owned = {name for name, role in ROLES.items() if role.get("owner")}
+    assert owned == {name for name, role in ROLES.items() if "Key Vault" in role["name"]}
+    assert not [name for name in owned if f"roles.{name}" in ACCESS]
+
+
+def test_only_people_read_the_resource_group() -> None:
+    assert re.search(
+        r"readerRoles = empty\(operatorPrincipalId\) \? \[\] : \[\s+roles\.reader\s+"
+        r"roles\.monitoringReader\s+roles\.logAnalyticsReader\s+\]",
+        ACCESS,
+    )
+
+
+def test_principals_that_are_given_twice_are_refused_by_the_template_too() -> None:
+    assert "concat([operatorPrincipalId, deployerPrincipalId], applicationPrincipals)" in MAIN
+    assert "principalsGivenTwice: length(principals) - length(union(principals, []))" in MAIN
+    assert "@minValue(0)\n@maxValue(0)\nparam principalsGivenTwice int" in ACCESS
+
+
+def test_the_scaler_reads_counts_by_a_role_that_may_do_nothing_else() -> None:
+    """An owner makes the role (sas azd owner). Without it nothing is granted in its place."""
+    [scales] = [
+        each
+        for each in declared(Path("access/access.bicep"), "resource")
+        if each.symbol == "appScales"
+    ]
+    assert scales.text.startswith("if (!empty(scalerRoleId))")
+    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+    assert parameters["scalerRoleId"]["value"] == "${SAS_SCALER_ROLE_ID=}"
 
 
 def test_a_deployment_makes_its_author_no_operator() -> None:
@@ -87,49 +166,26 @@ def test_a_deployment_makes_its_author_no_operator() -> None:
     assert "AZURE_PRINCIPAL" not in (INFRA / "main.parameters.json").read_text()
 
 
-def test_service_bus_roles_are_given_on_single_queues() -> None:
-    for role, scope in GRANTS.values():
-        if role.startswith("serviceBus"):
-            assert scope == "queue-roles.bicep"
-
-
-def test_owner_of_a_queue_is_granted_only_on_trigger_queues_and_only_if_asked_for() -> None:
-    modules = declared(Path("access/app-access.bicep"), "module")
-    calls = {module.symbol: module.text for module in modules}
-    assert calls["counts"].startswith("if (scalerReadsCounts)")
-    queues = "queueNames: concat(list.access.appReceives, ownOrdersQueues)"
-    assert queues in calls["counts"]
-    assert queues in calls["receives"]
-    assert "param scalerReadsCounts bool = false" in (INFRA / "main.bicep").read_text()
-
-
 def test_modules_that_are_called_twice_do_not_share_names_of_deployments() -> None:
     """Two deployments of one name in a resource group meet, and one of them fails."""
     fixed = [
         name
         for path in bicep_files()
-        if path.parent.name in {"modules", "access"}
         for module in declared(path, "module")
         for name in re.findall(r"^  name: '([^'$]+)'$", module.text, re.MULTILINE)
     ]
     assert sorted(set(fixed)) == sorted(fixed)
 
 
-def test_an_application_reads_its_own_queue_and_no_other() -> None:
-    modules = declared(Path("modules/application.bicep"), "module")
-    [receives] = [module.text for module in modules if module.symbol == "receives"]
-    assert re.search(r"queueNames: \[\s*responses\.name\s*\]", receives)
-
-
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("modules/service-bus.bicep", "disableLocalAuth: true"),
-        ("modules/service-bus.bicep", "minimumTlsVersion: '1.2'"),
+        ("modules/messaging.bicep", "disableLocalAuth: true"),
+        ("modules/messaging.bicep", "minimumTlsVersion: '1.2'"),
         ("modules/storage-account.bicep", "allowSharedKeyAccess: false"),
         ("modules/storage-account.bicep", "minimumTlsVersion: 'TLS1_2'"),
         ("modules/storage-account.bicep", "allowBlobPublicAccess: false"),
-        ("modules/monitoring.bicep", "DisableLocalAuth: true"),
+        ("main.bicep", "    DisableLocalAuth: true"),
         ("modules/key-vault.bicep", "enableRbacAuthorization: true"),
         ("modules/key-vault.bicep", "enablePurgeProtection: true"),
         ("modules/function-app.bicep", "httpsOnly: true"),

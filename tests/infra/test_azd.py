@@ -35,6 +35,19 @@ def test_what_azure_yaml_names_is_there() -> None:
     assert re.findall(r"'azd-service-name': '(\w+)'", app) == list(content["services"])
 
 
+def test_azd_packages_nothing_and_deploys_only_a_zip_that_is_named() -> None:
+    """A hook of a service runs before azd packages it, which ``--from-package`` leaves out."""
+    content = read_yaml(AZURE_YAML)
+    [service] = content["services"].values()
+    assert service["remoteBuild"] is False
+    assert content["workflows"]["up"]["steps"] == [{"azd": "provision --no-state"}]
+    refusals = {hook["run"] for hook in service["hooks"]["prepackage"].values()}
+    [refusal] = refusals
+    ran = subprocess.run(["/bin/sh", "-c", refusal], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "sas azd package && sas azd deploy build/app.zip" in ran.stdout
+
+
 def test_parameters_are_those_of_main_bicep() -> None:
     declared = parameters(Path("main.bicep"))
     assert set(PARAMETERS) <= set(declared)

@@ -13,6 +13,7 @@ import pytest
 
 from sas.deploy.azd import DeploymentRefusedError
 from sas.deploy.package import RUNTIME, SITE, package
+from sas.deploy.smoke import packaged
 
 FILES = {
     "function_app.py": "app = 1",
@@ -56,7 +57,7 @@ class Project:
     def package(self, name: str = "app.zip") -> Path:
         """Make the zip."""
         Path("requirements.txt").write_text("\n".join(self.pins) + "\n")
-        package(Path(name), lambda done, total: None)
+        package(Path(name), ["submission", "agent_pay"], lambda done, total: None)
         return Path(name)
 
 
@@ -73,8 +74,10 @@ def test_the_zip_has_the_app_and_its_packages_where_the_worker_looks(project: Pr
     with ZipFile(project.package()) as archive:
         names = archive.namelist()
     assert [name for name in names if not name.startswith(".python_packages/")] == [
-        *("docs/a.md", "function_app.py", "host.json", "orders/__init__.py", "requirements.txt"),
+        *("docs/a.md", "function_app.py", "functions.txt", "host.json", "orders/__init__.py"),
+        "requirements.txt",
     ]
+    assert packaged(Path("app.zip")) == {"agent_pay", "submission"}
     assert [name for name in names if name.startswith(f"{SITE}/parts")] == [
         f"{SITE}/parts-1.3.0.dist-info/METADATA",
         f"{SITE}/parts-1.3.0.dist-info/RECORD",
@@ -160,7 +163,10 @@ def test_the_command_says_how_large_the_zip_is_and_each_line_of_a_refusal(projec
 
     project.package()
     process = sas()
-    assert process.stdout == "build/app.zip has the app and 1 package: 0.0 MB\n"
+    assert process.stdout == "build/app.zip has 0 functions and 1 package: 0.0 MB\n"
+    Path("function_app.py").write_text("import absent\n")
+    assert "function_app.py cannot be loaded: No module named 'absent'" in sas().stderr
+    Path("function_app.py").write_text("")
     Path("requirements.txt").write_text("msgspec\n")
     process = sas()
     assert process.returncode == 1

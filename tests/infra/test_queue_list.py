@@ -12,6 +12,7 @@ from sas.cli.project import needs_of
 from sas.config import QUEUE_SETTINGS
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
+from sas.domain.workflow import SMOKE
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tests.sample import AGENTS
@@ -20,11 +21,12 @@ LIST = read_list(ROOT)
 NEEDS = needs_of(ROOT)
 AZURE = all_queues(LIST, NEEDS.applications, NEEDS.bound)
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+ACCESS = (INFRA / "access" / "access.bicep").read_text()
 CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
     *CODE.on_the_way(AGENTS),
-    *(CODE.alerts, CODE.rejected),
+    *(CODE.alerts, CODE.rejected, CODE.response_of(SMOKE.name)),
 }
 
 
@@ -71,7 +73,8 @@ def test_applications_may_send_orders_and_urgent_ones_where_configured() -> None
 
 
 def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
-    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected}
+    smoke = CODE.response_of(SMOKE.name)
+    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected, smoke}
     lanes = {
         lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
     }
@@ -83,10 +86,7 @@ def test_operators_may_look_into_every_queue_that_the_desk_and_dlq_look_into() -
     granted = {*access["operatorReceives"], *access["appReceives"]}
     assert {CODE.dead_letters, *CODE.own(AGENTS)} <= granted
     assert not set(access["operatorReceives"]) & set(access["appReceives"]), "granted twice"
-    text = (INFRA / "access" / "operator-access.bicep").read_text()
-    assert "queueNames: concat(list.access.operatorReceives, workingQueues)" in text
-    working = "readsQueues ? concat(list.access.appReceives, ownOrdersQueues) : []"
-    assert f"var workingQueues = {working}" in text
+    assert "var workingQueues = concat(list.access.appReceives, ownOrdersQueues)" in ACCESS
     assert "param operatorReadsQueues bool = true" in (INFRA / "main.bicep").read_text()
 
 
@@ -98,35 +98,30 @@ def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one(
     assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
 
 
-@pytest.mark.parametrize(
-    ("file", "granted"),
-    [
-        ("access/app-access.bicep", "queueNames: concat(list.access.appReceives, ownOrdersQueues)"),
-        (
-            "access/operator-access.bicep",
-            "queueNames: concat(list.access.operatorSends, ownOrdersQueues)",
-        ),
-        (
-            "operations/queue-alerts.bicep",
-            "queues: concat(list.access.appReceives, ownOrdersQueues)",
-        ),
-    ],
-)
-def test_queues_of_single_applications_are_read_replayed_and_watched(
-    file: str, granted: str
-) -> None:
-    assert granted in (INFRA / file).read_text()
+def test_queues_of_single_applications_are_watched() -> None:
+    alerts = (INFRA / "operations" / "alerts.bicep").read_text()
+    assert "values: concat(list.access.appReceives, ownOrdersQueues)" in alerts
 
 
 def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
-    text = (INFRA / "modules" / "application.bicep").read_text()
-    assert "queueNames: bound ? ownOrders : sharedOrders" in text
-    orders_queues = re.search(r"var ownOrders = (.+)", text)
-    assert orders_queues is not None
-    assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", orders_queues[1])) == {
-        "ownQueueName",
-        "'${ownQueueName}-urgent'",
-    }
+    assert "queues: sender.bound ? sender.ownQueues : sender.sharedQueues" in ACCESS
+    own_queues = re.search(r"  ownQueues: (.+)", ACCESS)
+    assert own_queues is not None
+    names = re.findall(r"\['([^']+)'\]", own_queues[1])
+    prefix = "${list.ownOrdersPrefix}${application.name}"
+    assert names == [prefix, lane(prefix, urgent=True)]
+    assert "(application.?urgent ?? false) ? ['" in own_queues[1]
+
+
+def test_the_template_makes_and_lists_the_queues_of_the_list_and_of_the_applications() -> None:
+    """The hook after a deployment removes empty queues that are not in this output."""
+    messaging = (INFRA / "modules" / "messaging.bicep").read_text()
+    assert "var allQueues = concat(list.queues, responses, ownQueues)\n" in messaging
+    assert "var names = [for queue in allQueues: queue.name]\n" in messaging
+    assert "output queueNames array = concat([list.deadLetterQueue], names)\n" in messaging
+    assert "queues@2024-01-01' = [for queue in allQueues: {" in messaging
+    main = (INFRA / "main.bicep").read_text()
+    assert "output SAS_QUEUES array = messaging.outputs.queueNames\n" in main
 
 
 def test_the_emulator_has_the_queues_of_azure_within_its_bounds() -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
+import pytest
 from azure.data.tables.aio import TableClient
 
+from devstack.azurite import Azurite
 from sas.adapters.endpoints import Endpoint
+from sas.adapters.tables.store import TableStore
+from sas.cli.main import main
 from sas.deploy import backup
+from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, WORKED, Rig, rig, time_allowed_is_over, until
 
 SERVICES = ("stock", "payment", "shipping")
@@ -90,3 +96,28 @@ async def test_orders_go_on_after_a_restore_and_no_service_does_anything_twice(
             assert order_ids == sorted(("R-ended", *waiting, *moving))
         assert await system.rejected() == []
         system.nothing_lost()
+
+
+def test_the_command_exports_a_table_and_restores_it_into_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def submit(connection: str) -> None:
+        store = TableStore.connect(connection, "orders")
+        await store.commit(cases.submitted("C-1"))
+        await store.close()
+
+    file = str(tmp_path / "night.jsonl.gz")
+    with Azurite() as azurite:
+        asyncio.run(submit(azurite.connection_string))
+        monkeypatch.setenv("SAS_TABLES", azurite.connection_string)
+        assert main(["azd", "export", file]) == 0
+        rows = re.search(r"has all (\d+) rows of table orders", capsys.readouterr().out)
+        assert rows is not None
+        assert main(["azd", "restore", file]) == 1
+        assert "not empty, and nothing was written" in capsys.readouterr().err
+        monkeypatch.setenv("SAS_TABLE", "copy")
+        assert main(["azd", "restore", file]) == 0
+        assert f"is whole: {rows[1]} rows of table orders" in capsys.readouterr().out
+        assert main(["show", "C-1"]) == 0
+        assert main(["azd", "export", str(tmp_path / "nowhere" / "file")]) == 1
+        assert main(["azd", "export"]) == 2

@@ -38,11 +38,6 @@ def test_a_workflow_of_thirty_steps_is_accepted_and_one_more_is_refused() -> Non
         workflow(*steps)
 
 
-def test_a_workflow_without_a_step_is_refused() -> None:
-    with pytest.raises(WorkflowError, match="has 0 steps: 1 to 30 are allowed"):
-        Workflow("test", version=1, steps=())
-
-
 def test_two_steps_of_one_name_are_refused() -> None:
     with pytest.raises(WorkflowError, match="workflow 'test' step 'b' is defined twice"):
         workflow(*named("a", "b", "b"))

@@ -15,6 +15,7 @@ import pytest
 from sas.domain.messages import Verb
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.domain.workflow import OnFailure, Workflow
+from sas.engine.delivery import Delivery
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.operate import commands, finding, letters, lists, messages, orders, redriving, status
 from sas.operate.commands import ActRun, Intent
@@ -209,6 +210,29 @@ async def test_an_outage_is_one_cause_and_needs_no_act() -> None:
     await night.passes(3)
     assert set(night.calls("stock", "undo")) == set()
     await night.ends("Processed", *THREE)
+
+
+async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with_all() -> None:
+    night = on_call(CHAIN)
+    bad = kit(CHAIN, instance="bad", beside=night.system)
+    bad.submitter.handle = broken  # type: ignore[method-assign, assignment]
+    await night.submit(*THREE)
+    await night.passes(3, bad)
+    problem = await night.problem()
+    assert (problem.kind, problem.needs_you) == ("agent-failing", True)
+    assert problem.text.startswith("Messages of queue orders fail: KeyError: ")
+    assert problem.todo.startswith("If a release brought it, deploy the one before: ")
+    assert (await night.alert()).count == 1
+    queued_order = await night.run(orders.queued(night.system.bus, QUEUES, "O-1"))
+    assert queued_order.waits.awaited.startswith("A deploy that mends a bug: KeyError: ")
+    await night.passes(15)
+    assert (await night.messages(messages.REJECTED)).rows == ()
+    assert sorted(night.calls("payment")) == list(THREE)
+    await night.ends("Processed", *THREE)
+
+
+async def broken(_delivery: Delivery) -> None:
+    raise KeyError("amount")
 
 
 async def test_a_poison_message_names_what_became_of_it_and_its_order_goes_on() -> None:

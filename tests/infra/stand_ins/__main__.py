@@ -6,11 +6,24 @@ import json
 import sys
 from pathlib import Path
 
-from tests.infra.stand_ins import Call, Refused, Rules, az_ad, az_resources, azd_env, changing, gh
+from tests.infra.stand_ins import (
+    Call,
+    Refused,
+    Rules,
+    az_ad,
+    az_functionapp,
+    az_resources,
+    azd_deploy,
+    azd_env,
+    changing,
+    gh,
+)
 
 RULES: Rules = {
     **az_ad.RULES,
+    **az_functionapp.RULES,
     **az_resources.RULES,
+    **azd_deploy.RULES,
     **azd_env.RULES,
     **gh.RULES,
 }

@@ -1,0 +1,135 @@
+"""``sas azd deploy``: secrets, uploads that are refused at first, and the functions in Azure."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sas.deploy import deploy as deployment
+from sas.deploy import smoke
+from sas.deploy.azd import DeploymentRefusedError
+from sas.deploy.commands import CommandFailedError
+from sas.deploy.deploy import deploy
+from tests.infra.kit import ROOT
+from tests.infra.stand_ins import Cloud
+from tests.infra.stand_ins.az_resources import SUBSCRIPTION
+from tests.infra.stand_ins.azd_deploy import FORBIDDEN
+
+ENV = {
+    "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION,
+    "AZURE_RESOURCE_GROUP": "rg-shop",
+    "SERVICE_ORDERS_NAME": "func-1",
+}
+SECRETS = {**ENV, "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY,TRIPS_API_KEY"}
+READ = {"sas-callback-key": "Resolved", "trips-api-key": "Resolved"}
+
+
+@pytest.fixture
+def zip_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A zip, and pauses that take no time. The folder for temporary files is the test's own."""
+    monkeypatch.setattr(deployment, "READ_AGAIN_S", (0, 0))
+    monkeypatch.setattr(deployment, "UPLOAD_AGAIN_S", (0, 0, 0))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    path = tmp_path / "temporary" / "kept.zip"
+    path.write_bytes(b"zip")
+    return path
+
+
+def cloud(path: Path, monkeypatch: pytest.MonkeyPatch, **state: object) -> Cloud:
+    (path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(path / "bin"))
+    return Cloud(path / "bin", **{"account": SUBSCRIPTION, **state})
+
+
+def test_an_upload_that_is_refused_while_roles_spread_is_tried_again(
+    zip_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    azure = cloud(tmp_path, monkeypatch, refusals=2)
+    deploy(zip_path, ENV)
+    assert azure.state["uploaded"] == [3]
+    assert zip_path.exists(), "azd removes a zip in the folder for temporary files"
+    printed = capsys.readouterr().err
+    assert printed.count("Azure refused the upload: the roles may not have spread.") == 2
+    assert "Done: Deploying service orders" in printed
+
+
+@pytest.mark.parametrize(
+    ("state", "uploads", "words"),
+    [
+        ({"refusals": 9}, 4, re.escape(FORBIDDEN[-60:])),
+        ({"failure": "the zip is empty"}, 1, "the zip is empty"),
+    ],
+    ids=["refused for good", "another error"],
+)
+def test_a_deployment_that_azd_gives_up_says_what_azd_said(
+    zip_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: dict[str, object],
+    uploads: int,
+    words: str,
+) -> None:
+    azure = cloud(tmp_path, monkeypatch, **state)
+    with pytest.raises(CommandFailedError, match=words):
+        deploy(zip_path, ENV)
+    assert len(azure.called("azd deploy orders")) == uploads
+
+
+def test_secrets_are_read_again_before_a_deployment(
+    zip_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure keeps for a day that it could not read one."""
+    missing = dict.fromkeys(READ, "SecretNotFound")
+    azure = cloud(tmp_path, monkeypatch, references=missing, read=READ)
+    deploy(zip_path, SECRETS)
+    assert azure.state["uploaded"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("status", "command"),
+    [
+        ("SecretNotFound", "az keyvault secret set --vault-name kv-1 --name trips-api-key"),
+        ("AccessToKeyVaultDenied", "sas azd owner"),
+    ],
+)
+def test_nothing_is_deployed_while_a_secret_cannot_be_read(
+    zip_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, command: str
+) -> None:
+    azure = cloud(tmp_path, monkeypatch, references={**READ, "trips-api-key": status})
+    with pytest.raises(DeploymentRefusedError, match=f"trips-api-key: {status}.\n    {command}"):
+        deploy(zip_path, SECRETS)
+    assert azure.called("azd deploy") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("absent.zip", "run `sas azd package` first"), ("kept.zip", "run `azd provision` first")],
+)
+def test_a_deployment_needs_a_zip_and_a_function_app(zip_path: Path, name: str, words: str) -> None:
+    with pytest.raises(DeploymentRefusedError, match=words):
+        deploy(zip_path.with_name(name), {})
+
+
+def test_functions_that_azure_lacks_or_still_has_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud(tmp_path, monkeypatch, functions=["submission", "callbacks"])
+    actual = smoke.deployed(ENV)
+    assert smoke.difference({"submission", "callbacks"}, actual) == ""
+    assert smoke.difference({"submission", "scheduler"}, actual) == (
+        "Azure has 2 functions: it lacks scheduler, and still has callbacks"
+    )
+
+
+def test_the_template_tells_azd_the_names_that_a_deployment_needs() -> None:
+    bicep = (ROOT / "infra" / "main.bicep").read_text()
+    for name in ENV.keys() - {"AZURE_SUBSCRIPTION_ID"}:
+        assert f"output {name} " in bicep, name
