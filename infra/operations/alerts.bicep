@@ -293,7 +293,7 @@ resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (!empty(monthlyB
     amount: monthlyBudget.?amount
     timeGrain: 'Monthly'
     timePeriod: {
-      startDate: '${monthlyBudget.?from}-01'
+      startDate: '${monthlyBudget.?from}-01T00:00:00Z'
     }
     notifications: {
       spent: {
