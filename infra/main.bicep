@@ -212,17 +212,10 @@ resource workspace 'Microsoft.OperationalInsights/workspaces@2025-02-01' = {
   location: location
   tags: allTags
   properties: {
-    sku: {
-      name: 'PerGB2018'
-    }
+    sku: { name: 'PerGB2018' }
     retentionInDays: logRetentionDays
-    workspaceCapping: {
-      dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
-    }
-    features: {
-      disableLocalAuth: true
-      enableLogAccessUsingOnlyResourcePermissions: true
-    }
+    workspaceCapping: { dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb }
+    features: { disableLocalAuth: true, enableLogAccessUsingOnlyResourcePermissions: true }
   }
 }
 
@@ -272,9 +265,7 @@ module state 'modules/storage-account.bicep' = {
     tags: allTags
     replication: stateReplication
     publicAccess: !vnetEnabled
-    tables: [
-      tableName
-    ]
+    tables: [tableName]
     workspaceId: workspace.id
     loggedRequests: auditStorage ? allRequests : []
   }
@@ -374,9 +365,7 @@ module app 'modules/function-app.bicep' = {
     subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
     workspaceId: workspace.id
   }
-  dependsOn: [
-    access
-  ]
+  dependsOn: [access]
 }
 
 module alerts 'operations/alerts.bicep' = {

@@ -98,7 +98,6 @@ class Cloud:
                     "InstrumentationKey=00000000-0000-0000-0000-000000000001;"
                     f"IngestionEndpoint={self.ingestion.endpoint}"
                 ),
-                "vaultReferences": [],
                 "boundApplications": "",
             },
         )
