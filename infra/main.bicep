@@ -41,9 +41,6 @@ param operatorReadsQueues bool = true
 @description('Object id of the identity that deploys from GitHub: an operator too, because it sends an order after a deployment and stores exports. Empty: none.')
 param deployerPrincipalId string = ''
 
-@description('Id of the role by which the scaler of the triggers reads how many messages wait (`sas azd owner` makes it). Empty: not granted, and a queue whose first messages are scheduled may be left alone.')
-param scalerRoleId string = ''
-
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
 @maxLength(200)
@@ -212,17 +209,10 @@ resource workspace 'Microsoft.OperationalInsights/workspaces@2025-02-01' = {
   location: location
   tags: allTags
   properties: {
-    sku: {
-      name: 'PerGB2018'
-    }
+    sku: { name: 'PerGB2018' }
     retentionInDays: logRetentionDays
-    workspaceCapping: {
-      dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
-    }
-    features: {
-      disableLocalAuth: true
-      enableLogAccessUsingOnlyResourcePermissions: true
-    }
+    workspaceCapping: { dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb }
+    features: { disableLocalAuth: true, enableLogAccessUsingOnlyResourcePermissions: true }
   }
 }
 
@@ -272,9 +262,7 @@ module state 'modules/storage-account.bicep' = {
     tags: allTags
     replication: stateReplication
     publicAccess: !vnetEnabled
-    tables: [
-      tableName
-    ]
+    tables: [tableName]
     workspaceId: workspace.id
     loggedRequests: auditStorage ? allRequests : []
   }
@@ -330,7 +318,6 @@ module access 'access/access.bicep' = {
     deployerPrincipalId: deployerPrincipalId
     applications: applications
     principalsGivenTwice: length(principals) - length(union(principals, []))
-    scalerRoleId: scalerRoleId
     namespaceName: messaging.outputs.name
     hostAccountName: host.outputs.name
     exportsContainer: exportsContainer
@@ -374,9 +361,7 @@ module app 'modules/function-app.bicep' = {
     subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
     workspaceId: workspace.id
   }
-  dependsOn: [
-    access
-  ]
+  dependsOn: [access]
 }
 
 module alerts 'operations/alerts.bicep' = {
@@ -420,8 +405,9 @@ output SAS_KEY_VAULT_NAME string = needsVault ? vault!.outputs.name : ''
 output SAS_RESPONSE_QUEUES array = messaging.outputs.responseQueues
 
 // What a deployment gives, so that the hook after it removes what an earlier one gave and this one does not.
+// Names, which are GUIDs: the hook reads them in an environment variable, and ids would be too long for one.
 output SAS_QUEUES array = messaging.outputs.queueNames
-output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.idsOnQueues, access.outputs.idsOfOperators, [
-  access.outputs.idsOnGroup
-  access.outputs.idsOfApp
+output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.namesOnQueues, access.outputs.namesOfOperators, [
+  access.outputs.namesOnGroup
+  access.outputs.namesOfApp
 ]))

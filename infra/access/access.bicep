@@ -22,9 +22,6 @@ param applications array
 @maxValue(0)
 param principalsGivenTwice int
 
-@description('Role by which the scaler reads how many messages wait; empty: not granted.')
-param scalerRoleId string
-
 param namespaceName string
 param hostAccountName string
 param exportsContainer string
@@ -153,13 +150,14 @@ resource component 'Microsoft.Insights/components@2020-02-02' existing = {
   name: componentName
 }
 
-resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = if (!empty(scalerRoleId)) {
+// The extension asks the namespace for the counts of a queue, which Receiver on that queue does not allow (docs/adr/0032).
+resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: namespace
-  name: guid(namespace.id, appPrincipalId, scalerRoleId)
+  name: guid(namespace.id, appPrincipalId, roles.reader.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'
-    roleDefinitionId: subscriptionResourceId(roleIds, scalerRoleId)
+    roleDefinitionId: subscriptionResourceId(roleIds, roles.reader.id)
     description: 'sas: The scaler of the triggers reads how many messages wait, as the identity of the functions.'
   }
 }
@@ -236,7 +234,7 @@ resource operatorsLook 'Microsoft.Authorization/roleAssignments@2022-04-01' = [f
   }
 }]
 
-output idsOnQueues array = [for (grant, index) in onQueues: queueRoles[index].outputs.ids]
-output idsOfOperators array = [for (operator, index) in operators: [operatorsRead[index].id, operatorsExport[index].id]]
-output idsOnGroup array = [for (role, index) in readerRoles: operatorsLook[index].id]
-output idsOfApp array = concat([appHosts.id, appStores.id, appReports.id], empty(scalerRoleId) ? [] : [appScales.id])
+output namesOnQueues array = [for (grant, index) in onQueues: queueRoles[index].outputs.names]
+output namesOfOperators array = [for (operator, index) in operators: [operatorsRead[index].name, operatorsExport[index].name]]
+output namesOnGroup array = [for (role, index) in readerRoles: operatorsLook[index].name]
+output namesOfApp array = [appScales.name, appHosts.name, appStores.name, appReports.name]

@@ -62,13 +62,11 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "give https addresses, one comma between two of them",
     ),
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
-    steps.SCALER_ROLE: (_GUID, "give the id of a role (a GUID); `sas azd owner` sets it"),
     "SAS_SECRET_SETTINGS": (
         f"{_SETTING}(,{_SETTING})*",
         "give names of settings (letters, digits, underscores), one comma between two names",
     ),
     "SAS_SERVICE_BUS_SKU": ("Standard|Premium", "give Standard or Premium"),
-    "SAS_SITE_UPDATE_STRATEGY": ("Recreate|RollingUpdate", "give Recreate or RollingUpdate"),
     REPLICATION: (
         "Standard_(ZRS|GRS|RAGRS|GZRS|RAGZRS)",
         "give Standard_ZRS, Standard_GRS, Standard_RAGRS, Standard_GZRS or Standard_RAGZRS",
