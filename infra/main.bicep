@@ -212,17 +212,10 @@ resource workspace 'Microsoft.OperationalInsights/workspaces@2025-02-01' = {
   location: location
   tags: allTags
   properties: {
-    sku: {
-      name: 'PerGB2018'
-    }
+    sku: { name: 'PerGB2018' }
     retentionInDays: logRetentionDays
-    workspaceCapping: {
-      dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
-    }
-    features: {
-      disableLocalAuth: true
-      enableLogAccessUsingOnlyResourcePermissions: true
-    }
+    workspaceCapping: { dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb }
+    features: { disableLocalAuth: true, enableLogAccessUsingOnlyResourcePermissions: true }
   }
 }
 
@@ -272,9 +265,7 @@ module state 'modules/storage-account.bicep' = {
     tags: allTags
     replication: stateReplication
     publicAccess: !vnetEnabled
-    tables: [
-      tableName
-    ]
+    tables: [tableName]
     workspaceId: workspace.id
     loggedRequests: auditStorage ? allRequests : []
   }
@@ -374,9 +365,7 @@ module app 'modules/function-app.bicep' = {
     subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
     workspaceId: workspace.id
   }
-  dependsOn: [
-    access
-  ]
+  dependsOn: [access]
 }
 
 module alerts 'operations/alerts.bicep' = {
@@ -420,8 +409,9 @@ output SAS_KEY_VAULT_NAME string = needsVault ? vault!.outputs.name : ''
 output SAS_RESPONSE_QUEUES array = messaging.outputs.responseQueues
 
 // What a deployment gives, so that the hook after it removes what an earlier one gave and this one does not.
+// Names, which are GUIDs: the hook reads them in an environment variable, and ids would be too long for one.
 output SAS_QUEUES array = messaging.outputs.queueNames
-output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.idsOnQueues, access.outputs.idsOfOperators, [
-  access.outputs.idsOnGroup
-  access.outputs.idsOfApp
+output SAS_ROLE_ASSIGNMENTS array = flatten(concat(access.outputs.namesOnQueues, access.outputs.namesOfOperators, [
+  access.outputs.namesOnGroup
+  access.outputs.namesOfApp
 ]))

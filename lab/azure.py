@@ -1,6 +1,6 @@
-"""What an order costs in Azure, simulated: ``python -m lab.azure`` redraws docs/cost.md's figures.
+"""Orders in Azure, simulated: ``python -m lab.azure`` prints the tables of cost.md and scale.md.
 
-Three designs of one order (reserve, pay, ship) run on a model of Flex Consumption:
+Two designs of one order (reserve, pay, ship) run on a model of Flex Consumption:
 
 1. **Function.** Each function scales alone, and messages wait for it in a queue. It wants an
    instance for every 16 messages that wait or are handled (``maxConcurrentCalls``).
@@ -10,17 +10,20 @@ Three designs of one order (reserve, pay, ship) run on a model of Flex Consumpti
    ``SECONDS`` has the time of each. Then the order's next message is sent.
 4. **Reads.** A process does not read an order that it committed last (``sas.engine.kept_orders``),
    and looks at a circuit at most once a second. Each instance is such a process.
-5. **Bill.** An active period begins when an idle instance gets a message, and ends when it has none
+5. **Always ready.** One instance of each function can be there from the start, and stays.
+6. **Bill.** An active period begins when an idle instance gets a message, and ends when it has none
    left. It is billed as a second or more, in steps of 100 ms. Microsoft does not say whether a
    period that begins within the billed second of the last period is billed again. ``billed_s``
    takes the two as one period, and ``apart_s`` bills each: the truth lies between them.
+7. **Logs.** The host of an instance exports its own metrics every minute, as long as it is there.
 
 Orders arrive by chance (Poisson); the first ten minutes do not count. A lone order meets no
 instance. Nothing fails, and no step's time runs out while a function starts.
 
 The times of ``SECONDS`` are **assumed**, for services of one region, because nothing was run in
 Azure. Next to cold starts they hardly matter. The CPU is measured: 24 ms an order (lab/README.md),
-over the 30 parts and messages of the first design. Prices and counts are those of docs/cost.md.
+over the 30 parts and messages of an order whose hops all go through queues. The prices are those of
+docs/cost.md.
 """
 
 from __future__ import annotations
@@ -50,21 +53,15 @@ WARM_UP_S = 600.0
 
 Design = Sequence[tuple[str, str]]
 """The executions of an order: each a function, and its parts."""
-_REPLY = ("scheduler", "load commit send")
 _CALLS = "".join(f" look{n} call commit" for n in "123")
 DESIGNS: Mapping[str, Design] = {
-    "queues only": (
-        ("orders", "commit send send"),
-        ("scheduler", "load commit send"),
-        *(hop for n in "123" for hop in ((f"agent{n}", f"look{n} call send"), _REPLY)),
-    ),
-    "no internal hops": (
+    "default": (
         ("orders", "commit send commit send"),
         *((f"agent{n}", f"look{n} call load commit send") for n in "123"),
     ),
     "inline agents": (("orders", f"commit send commit{_CALLS} send"),),
 }
-_GOES_WELL = DESIGNS["no internal hops"]
+_GOES_WELL = DESIGNS["default"]
 _SLOW = (_GOES_WELL[0], ("agent1", "look1 slow load commit send"), *_GOES_WELL[2:])
 _INLINE = " look2 call commit look3 call commit send"
 ORDERS: Mapping[str, Sequence[Design]] = {
@@ -102,17 +99,29 @@ RATES = (100, 10_000, 100_000, 1_000_000)
 
 DAYS = 30.4
 MEMORY_GB = 2
+READY_GB_S_USD = 0.000004
+"""Of an instance that is always ready, also while it does nothing (assumed)."""
 GB_S_USD, GB_S_FREE = 0.000026, 100_000
 EXECUTION_USD, EXECUTIONS_FREE = 0.40e-6, 250_000
 BUS_USD, OPERATIONS_A_MESSAGE = 9.81, 3
 OPERATIONS_USD = ((13e6, 0.0), (100e6, 0.80e-6), (2_500e6, 0.50e-6))
 """Up to so many operations a month, each has this price."""
-REQUEST_USD = 0.036e-6
-LOG_GB_USD, LOG_GB_FREE, ALERTS_USD = 2.30, 5, 14.80
-SPANS, POINTS, EXPORTS_A_DAY = 11, 24, 8_640
-"""An order logs spans, points of metrics, and a record of the host for each execution: 1 KB each.
-An export sums the points of ten seconds.
+ZRS = 1.25
+"""Zone-redundant storage costs so many times the locally redundant one (assumed)."""
+REQUEST_USD, STORED_GB_USD = 0.036e-6 * ZRS, 0.045 * ZRS
+ORDER_GB, RETENTION_DAYS = 8e-6, 30
+LOG_GB_USD, LOG_GB_FREE, ALERTS_USD = 2.30, 5, 16.30
+RECORD_GB = 1e-6
+"""A span, or a point of a metric, as it is stored (assumed). Sent, they have 840 and 620 bytes:
+measured in tests/integration/test_worker_core_logs.py.
 """
+SPANS, POINTS, EXPORTS_A_DAY = 11, 24, 8_640
+"""An order has so many spans of ours. Our export sums the points of ten seconds."""
+HOST_SPANS, HOST_POINTS_A_MINUTE = 2, 35
+"""The host traces each message twice: as a message, and as an invocation. Its metrics are those of
+the runtime (26), of the process (6), and of requests and invocations (about 3).
+"""
+SWEEP_SPANS, SWEEP_POINTS = 2, 7
 SWEEPS_A_DAY, PURGES_A_DAY, HEALTH_CHECKS_A_DAY = 8_640, 144, 1_440
 IDLE_REQUESTS_A_DAY = SWEEPS_A_DAY * 18 + PURGES_A_DAY * 34 + HEALTH_CHECKS_A_DAY * 2
 PURGE_REQUESTS, PURGE_CPU_S = 4, 0.0043
@@ -138,6 +147,7 @@ class Instance:
     active_at: float = 0.0
     idle_at: float = 0.0
     billed_at: float = -math.inf
+    is_always_ready: bool = False
     looks: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,14 +158,19 @@ class Function:
 
 
 class Azure:
-    """The functions, and a clock."""
+    """The functions, and a clock. ``always_ready`` instances of each function stay there."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, always_ready: int = 0) -> None:
         self.random = random.Random(seed)
         self.starts = 0
-        self.billed_s = self.apart_s = 0.0
+        self.billed_s = self.apart_s = self.alive_s = 0.0
         self._now = 0.0
-        self._functions: dict[str, Function] = defaultdict(Function)
+
+        def function() -> Function:
+            ready = [Instance(ready_at=0.0, is_always_ready=True) for _ in range(always_ready)]
+            return Function(instances=ready)
+
+        self._functions: dict[str, Function] = defaultdict(function)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 
@@ -168,7 +183,7 @@ class Azure:
             event()
         for function in self._functions.values():
             for instance in function.instances:
-                self._bill(instance)
+                self._remove(instance)
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), event))
@@ -182,8 +197,9 @@ class Azure:
         """Remove idle instances (2), hand out messages (3), and start instances (1)."""
         for instance in function.instances[:]:
             idle_at = max(instance.idle_at, instance.ready_at)
-            if not instance.busy and self._now > idle_at + IDLE_S:
-                self._bill(instance)
+            is_idle = not instance.busy and self._now > idle_at + IDLE_S
+            if is_idle and not instance.is_always_ready:
+                self._remove(instance)
                 function.instances.remove(instance)
         for instance in function.instances:
             while function.waiting and instance.busy < CONCURRENT_MAX:
@@ -235,8 +251,12 @@ class Azure:
         order.done_at = self._now
         self._scale(function)
 
+    def _remove(self, instance: Instance) -> None:
+        self._bill(instance)
+        self.alive_s += max(0.0, instance.idle_at + IDLE_S - max(instance.ready_at, WARM_UP_S))
+
     def _bill(self, instance: Instance) -> None:
-        """Bill the last period of an instance (5)."""
+        """Bill the last period of an instance (6)."""
         if instance.billed_at >= WARM_UP_S:
             self.billed_s += _billed(instance.idle_at - instance.billed_at)
         instance.billed_at = -math.inf
@@ -248,7 +268,10 @@ def _billed(seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What an order met: the mean, and two latencies in seconds."""
+    """What an order met: the mean, and two latencies in seconds.
+
+    ``alive_s`` is for how long instances were there, and ``billed_s`` for how long they worked.
+    """
 
     p50_s: float
     p99_s: float
@@ -256,6 +279,7 @@ class Result:
     usage: Mapping[str, float]
     billed_s: float
     apart_s: float
+    alive_s: float
 
 
 def simulate(
@@ -263,11 +287,12 @@ def simulate(
     orders_a_day: float,
     *,
     beside: Design | None = None,
+    always_ready: int = 0,
     orders: int = 5_000,
     seed: int = 1,
 ) -> Result:
     """Return the result of the orders of ``design``. Half of all orders are of ``beside``."""
-    azure = Azure(seed)
+    azure = Azure(seed, always_ready)
     arrivals: list[Order] = []
     time = 0.0
     while len(arrivals) < orders:
@@ -286,6 +311,7 @@ def simulate(
         usage={kind: mean(order.usage[kind] for order in arrivals) for kind in arrivals[0].usage},
         billed_s=azure.billed_s / orders,
         apart_s=azure.apart_s / orders,
+        alive_s=azure.alive_s / orders,
     )
 
 
@@ -301,10 +327,14 @@ def bill(result: Result, orders_a_day: float, order_s: float) -> dict[str, float
         bus += usd * max(0.0, min(operations, end) - begin)
         begin = end
     requests = orders * (usage["requests"] + PURGE_REQUESTS) + DAYS * IDLE_REQUESTS_A_DAY
-    points = POINTS * DAYS * min(orders_a_day, EXPORTS_A_DAY)
-    log_gb = (orders * (SPANS + usage["executions"]) + points) / 1e6
+    spans = orders * (SPANS + HOST_SPANS * usage["executions"]) + DAYS * SWEEPS_A_DAY * SWEEP_SPANS
+    points = DAYS * (POINTS * min(orders_a_day, EXPORTS_A_DAY) + SWEEPS_A_DAY * SWEEP_POINTS)
+    alive_s = orders * result.alive_s + DAYS * 86_400  # the supervisor's instance is always there
+    points += HOST_POINTS_A_MINUTE * alive_s / 60
+    log_gb = (spans + points) * RECORD_GB
     logs = ALERTS_USD + LOG_GB_USD * max(0.0, log_gb - LOG_GB_FREE)
-    storage = REQUEST_USD * requests
+    stored_gb = orders_a_day * RETENTION_DAYS * ORDER_GB
+    storage = REQUEST_USD * requests + STORED_GB_USD * stored_gb
     return {"functions": functions, "Service Bus": bus, "storage": storage, "logs, alerts": logs}
 
 
@@ -344,6 +374,27 @@ def tables(results: Results) -> str:
                 f"| {rate:,} | {name} | {_seconds(result.p50_s)} | {_seconds(result.p99_s)} "
                 f"| {result.starts:.2f} | {' | '.join(usd)} | "
                 f"**{_range(sum(low.values()), sum(high.values()))}** |"
+            )
+    return "\n".join(lines)
+
+
+def lone_orders() -> str:
+    """Return the table of docs/scale.md: what a lone order waits, and what ready instances cost."""
+    ready_usd = READY_GB_S_USD * MEMORY_GB * 86_400 * DAYS
+    lines = [
+        "| design | always ready | cold starts | p50 | p99 | USD a month more |\n"
+        + "|---" * 6
+        + "|"
+    ]
+    for name in ("default", "inline agents"):
+        design = DESIGNS[name]
+        functions = len({function for function, _ in design})
+        for always_ready in (0, 1):
+            result = simulate(design, LONE, always_ready=always_ready)
+            ready = f"{functions} of its functions" if always_ready else "none"
+            lines.append(
+                f"| {name} | {ready} | {result.starts:.0f} | {_seconds(result.p50_s)} "
+                f"| {_seconds(result.p99_s)} | {always_ready * functions * ready_usd:.0f} |"
             )
     return "\n".join(lines)
 
@@ -404,7 +455,7 @@ def _panel(begin: int, title: str, bars: Sequence[tuple[Mapping[str, float], flo
     scale = 170 / max(line for _, line in bars)
     svg = f'<text x="{begin + 10}" y="20" font-weight="bold">{title}</text>\n'
     for x, name, (values, line) in zip(
-        range(begin + 20, begin + 320, 100), DESIGNS, bars, strict=True
+        range(begin + 60, begin + 260, 120), DESIGNS, bars, strict=True
     ):
         y = 225.0
         for part, value in values.items():
@@ -420,4 +471,4 @@ def _panel(begin: int, title: str, bars: Sequence[tuple[Mapping[str, float], flo
 if __name__ == "__main__":
     all_results = simulate_all()
     PICTURE.write_text(picture(all_results))
-    print(tables(all_results), groups(), sep="\n\n")
+    print(tables(all_results), lone_orders(), groups(), sep="\n\n")

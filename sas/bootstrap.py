@@ -41,12 +41,18 @@ from sas.features.queue_delay.oldest import OldestOrders
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, MessageBus, PayloadCodec, StateStore
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
 
 STORE_RETRY_S = 10.0
 """Longest time of a storage request with its retries. After that the message is put back
 (``sas.engine.receiver``).
 """
-
+BROKEN_PAUSE_S = 120.0
+"""How long a message is held in a process that cannot make its actors. Five deliveries take ten
+minutes then, and not a second.
+"""
 SWEEP_TIME = timedelta(minutes=1)
 """A sweep begins nothing new after this time, because the next sweep follows within seconds."""
 
@@ -131,6 +137,20 @@ def load_ahead() -> None:
         tls()
 
     Thread(target=load, daemon=True).start()
+
+
+async def made(application: Callable[[], Application]) -> Application:
+    """Return the application that a message needs; raises what ``application`` raises.
+
+    If a bad release cannot make it, nothing can put the message back, and the host redelivers it.
+    So it is held before.
+    """
+    try:
+        return application()
+    except Exception:
+        log.exception("a message is held, because this process cannot make its actors")
+        await asyncio.sleep(BROKEN_PAUSE_S)
+        raise
 
 
 _open: set[asyncio.Task[None]] = set()

@@ -18,7 +18,7 @@ from typing import Any
 
 import azure.functions as func
 
-from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
+from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead, made
 from sas.config import queue_named, read_applications
 from sas.domain.workflow import SMOKE, Workflows
 from sas.engine.delivery import Delivery
@@ -58,17 +58,17 @@ class FunctionApp(func.FunctionApp):
         """Register one function. Bodies come as bytes: text would change other encodings."""
 
         async def run(message: func.ServiceBusMessage) -> None:
+            application = await made(self.application)
             delivery = Delivery(
                 body=message.get_body(),
                 message_id=message.message_id,
-                queue=queue_named(queue, self.application().context.queues),
+                queue=queue_named(queue, application.context.queues),
                 urgent=urgent,
                 properties=message.application_properties,
                 count=message.delivery_count,
                 enqueued_at=message.enqueued_time_utc,
                 source_queue=message.dead_letter_source,
             )
-            application = self.application()
             await application.receiver.receive(handler(application), delivery)
 
         trigger = self.service_bus_queue_trigger(

@@ -29,6 +29,7 @@ LONG_FILES = (
     "test_domain_protocol_callbacks.py",
     "test_domain_protocol_routes.py",
     "test_fuzz.py",
+    "test_rehearsal.py",
     "test_sim_own_agents.py",
     "test_sim.py",
     "test_desk_browser.py",

@@ -236,7 +236,7 @@ resource operatorsLook 'Microsoft.Authorization/roleAssignments@2022-04-01' = [f
   }
 }]
 
-output idsOnQueues array = [for (grant, index) in onQueues: queueRoles[index].outputs.ids]
-output idsOfOperators array = [for (operator, index) in operators: [operatorsRead[index].id, operatorsExport[index].id]]
-output idsOnGroup array = [for (role, index) in readerRoles: operatorsLook[index].id]
-output idsOfApp array = concat([appHosts.id, appStores.id, appReports.id], empty(scalerRoleId) ? [] : [appScales.id])
+output namesOnQueues array = [for (grant, index) in onQueues: queueRoles[index].outputs.names]
+output namesOfOperators array = [for (operator, index) in operators: [operatorsRead[index].name, operatorsExport[index].name]]
+output namesOnGroup array = [for (role, index) in readerRoles: operatorsLook[index].name]
+output namesOfApp array = concat([appHosts.name, appStores.name, appReports.name], empty(scalerRoleId) ? [] : [appScales.name])

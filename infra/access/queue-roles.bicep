@@ -44,4 +44,4 @@ resource assignments 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for
   }
 }]
 
-output ids array = [for (queueName, index) in queueNames: assignments[index].id]
+output names array = [for (queueName, index) in queueNames: assignments[index].name]

@@ -96,10 +96,7 @@ resource plan 'Microsoft.Web/serverfarms@2025-05-01' = {
   location: location
   tags: tags
   kind: 'functionapp'
-  sku: {
-    name: 'FC1'
-    tier: 'FlexConsumption'
-  }
+  sku: { name: 'FC1', tier: 'FlexConsumption' }
   properties: {
     reserved: true
   }
@@ -139,13 +136,8 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
         instanceMemoryMB: instanceMemoryMB
         maximumInstanceCount: maximumInstanceCount
       }
-      runtime: {
-        name: 'python'
-        version: '3.13'
-      }
-      siteUpdateStrategy: {
-        type: siteUpdateStrategy
-      }
+      runtime: { name: 'python', version: '3.13' }
+      siteUpdateStrategy: { type: siteUpdateStrategy }
     }
     siteConfig: {
       minTlsVersion: '1.2'
@@ -172,12 +164,7 @@ resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' 
   name: 'to-log-analytics'
   properties: {
     workspaceId: workspaceId
-    metrics: [
-      {
-        category: 'AllMetrics'
-        enabled: true
-      }
-    ]
+    metrics: [{ category: 'AllMetrics', enabled: true }]
   }
 }
 

@@ -18,10 +18,7 @@ resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
   tags: tags
   properties: {
     tenantId: tenant().tenantId
-    sku: {
-      family: 'A'
-      name: 'standard'
-    }
+    sku: { family: 'A', name: 'standard' }
     enableRbacAuthorization: true
     enableSoftDelete: true
     enablePurgeProtection: true // what a lost key encoded is lost
@@ -40,18 +37,8 @@ resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' 
   name: 'to-log-analytics'
   properties: {
     workspaceId: workspaceId
-    logs: [
-      {
-        category: 'AuditEvent'
-        enabled: true
-      }
-    ]
-    metrics: [
-      {
-        category: 'AllMetrics'
-        enabled: true
-      }
-    ]
+    logs: [{ category: 'AuditEvent', enabled: true }]
+    metrics: [{ category: 'AllMetrics', enabled: true }]
   }
 }
 

@@ -64,9 +64,7 @@ resource network 'Microsoft.Network/virtualNetworks@2024-07-01' = {
         name: 'functions'
         properties: {
           addressPrefix: '${octets}.0.0/24'
-          networkSecurityGroup: {
-            id: securityGroup.id
-          }
+          networkSecurityGroup: { id: securityGroup.id }
           delegations: [
             {
               name: 'functions'
@@ -82,9 +80,7 @@ resource network 'Microsoft.Network/virtualNetworks@2024-07-01' = {
         properties: {
           addressPrefix: '${octets}.1.0/24'
           privateEndpointNetworkPolicies: 'Enabled'
-          networkSecurityGroup: {
-            id: securityGroup.id
-          }
+          networkSecurityGroup: { id: securityGroup.id }
         }
       }
     ]
@@ -104,9 +100,7 @@ resource links 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01
   tags: tags
   properties: {
     registrationEnabled: false
-    virtualNetwork: {
-      id: network.id
-    }
+    virtualNetwork: { id: network.id }
   }
 }]
 
@@ -123,9 +117,7 @@ resource endpoints 'Microsoft.Network/privateEndpoints@2024-07-01' = [for servic
         name: service.side
         properties: {
           privateLinkServiceId: service.id
-          groupIds: [
-            service.side
-          ]
+          groupIds: [service.side]
         }
       }
     ]

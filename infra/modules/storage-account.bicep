@@ -29,9 +29,7 @@ resource account 'Microsoft.Storage/storageAccounts@2025-06-01' = {
   location: location
   tags: tags
   kind: 'StorageV2'
-  sku: {
-    name: replication
-  }
+  sku: { name: replication }
   properties: {
     allowSharedKeyAccess: false
     defaultToOAuthAuthentication: true
@@ -81,9 +79,7 @@ resource expiry 'Microsoft.Storage/storageAccounts/managementPolicies@2025-06-01
           type: 'Lifecycle'
           definition: {
             filters: {
-              blobTypes: [
-                'blockBlob'
-              ]
+              blobTypes: ['blockBlob']
               prefixMatch: [
                 '${expiringContainer}/'
               ]
@@ -100,9 +96,7 @@ resource expiry 'Microsoft.Storage/storageAccounts/managementPolicies@2025-06-01
       ]
     }
   }
-  dependsOn: [
-    blobs
-  ]
+  dependsOn: [blobs]
 }
 
 // Tables have no soft delete: what guards them is replication and least privilege.
@@ -120,12 +114,7 @@ var logs = [for request in loggedRequests: { category: request, enabled: true }]
 var diagnostics = {
   workspaceId: workspaceId
   logs: logs
-  metrics: [
-    {
-      category: 'Transaction'
-      enabled: true
-    }
-  ]
+  metrics: [{ category: 'Transaction', enabled: true }]
 }
 
 resource ofBlobs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(containers)) {

@@ -217,9 +217,7 @@ resource metricAlerts 'Microsoft.Insights/metricAlerts@2018-03-01' = [for rule i
     severity: rule.severity
     enabled: true
     autoMitigate: true
-    scopes: [
-      rule.scope
-    ]
+    scopes: [rule.scope]
     evaluationFrequency: rule.times.every
     windowSize: rule.times.window
     criteria: {
@@ -237,11 +235,7 @@ resource metricAlerts 'Microsoft.Insights/metricAlerts@2018-03-01' = [for rule i
         }
       ]
     }
-    actions: [
-      {
-        actionGroupId: actionGroup.id
-      }
-    ]
+    actions: [{ actionGroupId: actionGroup.id }]
   }
 }]
 
@@ -257,9 +251,7 @@ resource logAlerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for ru
     enabled: true
     autoMitigate: true
     skipQueryValidation: true // tables are empty, and so unknown, until the first telemetry
-    scopes: [
-      workspaceId
-    ]
+    scopes: [workspaceId]
     evaluationFrequency: rule.times.every
     windowSize: rule.times.window
     criteria: {
@@ -270,17 +262,12 @@ resource logAlerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for ru
           timeAggregation: 'Maximum'
           operator: rule.result.operator
           threshold: rule.result.threshold
-          failingPeriods: {
-            numberOfEvaluationPeriods: 1
-            minFailingPeriodsToAlert: 1
-          }
+          failingPeriods: { numberOfEvaluationPeriods: 1, minFailingPeriodsToAlert: 1 }
         }
       ]
     }
     actions: {
-      actionGroups: [
-        actionGroup.id
-      ]
+      actionGroups: [actionGroup.id]
     }
   }
 }]
@@ -293,7 +280,7 @@ resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (!empty(monthlyB
     amount: monthlyBudget.?amount
     timeGrain: 'Monthly'
     timePeriod: {
-      startDate: '${monthlyBudget.?from}-01'
+      startDate: '${monthlyBudget.?from}-01T00:00:00Z'
     }
     notifications: {
       spent: {
@@ -302,9 +289,7 @@ resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (!empty(monthlyB
         threshold: 80
         thresholdType: 'Actual'
         contactEmails: []
-        contactGroups: [
-          actionGroup.id
-        ]
+        contactGroups: [actionGroup.id]
       }
       foreseen: {
         enabled: true
@@ -312,9 +297,7 @@ resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (!empty(monthlyB
         threshold: 100
         thresholdType: 'Forecasted'
         contactEmails: []
-        contactGroups: [
-          actionGroup.id
-        ]
+        contactGroups: [actionGroup.id]
       }
     }
   }

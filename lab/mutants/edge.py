@@ -284,9 +284,9 @@ EDGE = (
     Mutant(
         name="a message of the urgent lane is put back on the ordinary one",
         path=_FUNCTIONS,
-        old="                queue=queue_named(queue, self.application().context.queues),\n",
+        old="                queue=queue_named(queue, application.context.queues),\n",
         new='                queue=queue_named(queue.removesuffix("-urgent"), '
-        "self.application().context.queues),\n",
+        "application.context.queues),\n",
         tests=(_APP,),
     ),
     Mutant(

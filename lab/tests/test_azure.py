@@ -12,7 +12,8 @@ from sas.bootstrap import Application
 from tests.simulation.test_counts import QUEUES, System
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
-BEFORE, HOPS, INLINE = DESIGNS
+SCALE = PAGE.with_name("scale.md")
+DEFAULT, INLINE = DESIGNS
 
 
 class OneDesign(System):
@@ -25,8 +26,6 @@ class OneDesign(System):
     def application(self, function: str) -> Application:
         app = super().application(function)
         run_on = app.context.run_on
-        if self.design == BEFORE:
-            run_on.handlers = {}
         if self.design == INLINE:
             agents = {QUEUES.agent(name): agent.handle for name, agent in app.agents.items()}
             run_on.inline = frozenset(agents)
@@ -49,8 +48,7 @@ async def test_an_order_asks_for_what_the_code_asks_for(
 
 def test_a_lone_order_waits_for_each_function_in_turn() -> None:
     lone = {name: simulate(design, LONE, orders=500) for name, design in DESIGNS.items()}
-    assert 5 < lone[BEFORE].starts < 7  # five functions; scheduler goes idle while an agent starts
-    assert (lone[HOPS].starts, lone[INLINE].starts) == (4, 1)
+    assert (lone[DEFAULT].starts, lone[INLINE].starts) == (4, 1)
     for result in lone.values():
         assert result.p50_s == pytest.approx(35 * result.starts, rel=0.1)
 
@@ -72,25 +70,35 @@ def test_a_lone_order_is_billed_a_second_for_each_execution() -> None:
         assert result.billed_s == result.apart_s == len(design)
 
 
+def test_an_instance_that_is_always_ready_takes_the_wait_away() -> None:
+    for design in (DESIGNS[DEFAULT], DESIGNS[INLINE]):
+        result = simulate(design, LONE, always_ready=1, orders=100)
+        assert result.starts == 0
+        assert result.p99_s < 1
+
+
 def test_the_same_seed_gives_the_same_result() -> None:
     first, second, other = (
-        simulate(DESIGNS[BEFORE], 10_000, orders=500, seed=seed) for seed in (7, 7, 8)
+        simulate(DESIGNS[DEFAULT], 10_000, orders=500, seed=seed) for seed in (7, 7, 8)
     )
     assert first == second != other
 
 
 def test_the_bill_adds_up() -> None:
-    """By hand: 100,000 orders a day of eight executions, each billed as a second."""
-    parts = bill(simulate(DESIGNS[BEFORE], LONE, orders=100), 100_000, 8.0)
+    """By hand: 100,000 orders a day of four executions, each billed as two seconds."""
+    parts = bill(simulate(DESIGNS[DEFAULT], LONE, orders=100), 100_000, 8.0)
     orders = 100_000 * 30.4
     gb_s = 16 * orders + 2 * 30.4 * (8_640 + 430)
-    executions = 8 * orders + 30.4 * 8_784
+    executions = 4 * orders + 30.4 * 8_784
     functions = (gb_s - 100_000) * 0.000026 + (executions - 250_000) * 0.40e-6
     assert parts["functions"] == pytest.approx(functions)
-    assert parts["Service Bus"] == pytest.approx(9.81 + (30 * orders - 13e6) * 0.80e-6)
-    assert parts["logs, alerts"] == pytest.approx(
-        14.80 + ((19 * orders + 24 * 8_640 * 30.4) / 1e6 - 5) * 2.30
-    )
+    assert parts["Service Bus"] == pytest.approx(9.81 + (18 * orders - 13e6) * 0.80e-6)
+    sweeps, minutes = 8_640 * 30.4, 4 * 30 * orders / 60 + 1_440 * 30.4
+    records = 19 * orders + 24 * 8_640 * 30.4 + 9 * sweeps + 35 * minutes
+    assert parts["logs, alerts"] == pytest.approx(16.30 + (records / 1e6 - 5) * 2.30, rel=0.01)
+    stored_gb = 100_000 * 30 * 8e-6
+    requests = orders * (11 + 4) + 30.4 * (8_640 * 18 + 144 * 34 + 1_440 * 2)
+    assert parts["storage"] == pytest.approx(1.25 * (0.045 * stored_gb + 0.036e-6 * requests))
 
 
 def test_the_page_and_its_picture_are_of_this_simulation() -> None:
@@ -98,4 +106,5 @@ def test_the_page_and_its_picture_are_of_this_simulation() -> None:
     page = PAGE.read_text()
     for table in azure.tables(results).split("\n\n"):
         assert table in page, "run python -m lab.azure, and copy its tables to docs/cost.md"
+    assert azure.lone_orders() in SCALE.read_text(), "copy its table to docs/scale.md"
     assert azure.PICTURE.read_text() == azure.picture(results), "run python -m lab.azure"

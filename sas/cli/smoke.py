@@ -1,8 +1,9 @@
 """``sas azd smoke``: does what was deployed work?
 
 1. Azure has the functions of the app, and no others.
-2. Settings, queues and your rights are as ``sas status --check`` wants them.
-3. An order of the built-in workflow ``smoke``, which calls nothing, comes to its end.
+2. An order of the built-in workflow ``smoke``, which calls nothing, comes to its end. The first
+   order also makes the table, which the next part reads.
+3. Settings, queues and your rights are as ``sas status --check`` wants them.
 
 Each part is looked at again and again for some minutes: a new app starts, and roles spread.
 """
@@ -21,7 +22,7 @@ from sas.cli.system import LiveSystem
 from sas.client import NewOrder
 from sas.deploy import smoke
 from sas.domain.workflow import SMOKE
-from sas.operate.errors import NotPossibleError
+from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.submissions import InputItem
 
 PATIENCE_S = 300.0
@@ -56,23 +57,37 @@ async def _smoke(place: LiveSystem, *, expected: set[str], env: Mapping[str, str
         "table traces), then deploy an earlier zip",
     )
     screen.sentence(f"Azure has all {len(expected)} functions")
+    await _patiently(partial(_order, place), "New roles need some minutes")
     await _patiently(settings, "New roles need some minutes: run sas azd smoke again then")
+    screen.sentence("The deployment works.")
+    return 0
+
+
+async def _order(place: LiveSystem) -> str:
+    """Send an order and follow it to its end; return why Service Bus refused it, if it did.
+
+    Raises:
+        NotPossibleError: it did not come to its end.
+    """
     order = NewOrder(f"{SMOKE.name}-{time.time_ns() // 1_000_000}", {}, workflow=SMOKE.name)
-    code = await SubmitRun(
+    submission = SubmitRun(
         items=iter([InputItem(1, order)]),
         reply_queue=place.queues.response_of(SMOKE.name),
         follow=True,
         as_json=False,
         urgent=False,
         quiet_s=PATIENCE_S,
-    ).work(place)
+    )
+    try:
+        code = await submission.work(place)
+    except ServiceUnavailableError as error:
+        return str(error).rstrip(".")
     if code:
         raise NotPossibleError(
             f"order {order.order_id} did not come to its end: look at sas status and at the log of "
-            "the app (Application Insights), then deploy an earlier zip"
+            "the app (Application Insights, table traces), then deploy an earlier zip"
         )
-    screen.sentence("The deployment works.")
-    return 0
+    return ""
 
 
 async def _patiently(look: Callable[[], Awaitable[str]], advice: str) -> None:

@@ -68,7 +68,6 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "give names of settings (letters, digits, underscores), one comma between two names",
     ),
     "SAS_SERVICE_BUS_SKU": ("Standard|Premium", "give Standard or Premium"),
-    "SAS_SITE_UPDATE_STRATEGY": ("Recreate|RollingUpdate", "give Recreate or RollingUpdate"),
     REPLICATION: (
         "Standard_(ZRS|GRS|RAGRS|GZRS|RAGZRS)",
         "give Standard_ZRS, Standard_GRS, Standard_RAGRS, Standard_GZRS or Standard_RAGZRS",

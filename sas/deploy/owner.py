@@ -116,23 +116,11 @@ def _scaler_role(env: Mapping[str, str], steps: Steps) -> str:
     # A role's name is unique in the tenant. Resource groups of two subscriptions may be namesakes.
     name = f"orders-scaler-{group_name(env)}-{env['AZURE_SUBSCRIPTION_ID'][:8]}"
     scope = group_id(env)
-    roles = (
-        []
-        if steps.refused
-        else az(
-            env,
-            "role",
-            "definition",
-            "list",
-            "--name",
-            name,
-            "--scope",
-            scope,
-            "--custom-role-only",
-        )
-    )
-    if roles:
-        return str(roles[0]["name"])
+    if not steps.refused:  # else there may be no group to look at
+        of = ("--name", name, "--scope", scope, "--custom-role-only")
+        roles = az(env, "role", "definition", "list", *of)
+        if roles:
+            return str(roles[0]["name"])
     definition = {
         "Name": name,
         "Description": "Lets the scaler of Azure Functions read how many messages wait.",

@@ -58,9 +58,8 @@ def tidy(env: Mapping[str, str], *, now: datetime) -> None:
 
 
 def _names(env: Mapping[str, str], output: str) -> set[str]:
-    """Return the names in an output of the template, which azd gives as JSON; ids end with one."""
-    listed = json.loads(env.get(output) or "[]") or []
-    return {name.rpartition("/")[2].lower() for name in listed}
+    """Return the names in an output of the template. azd gives an array as JSON."""
+    return {name.lower() for name in json.loads(env.get(output) or "[]") or ()}
 
 
 def _reason(queue: Mapping[str, Any], now: datetime) -> str:

@@ -120,9 +120,9 @@ def test_roles_are_assigned_in_the_folder_access_only_each_with_its_reason() -> 
 def test_every_assignment_that_is_given_is_in_the_output() -> None:
     """The hook after a deployment removes the others."""
     symbols = {each.symbol for each in assignments(Path("access/access.bicep"))}
-    outputs = "\n".join(re.findall(r"^output ids\w+ array = .+$", ACCESS, re.MULTILINE))
-    assert set(re.findall(r"(\w+)(?:\[index\])?\.id\b", outputs)) == symbols
-    assert "[for (grant, index) in onQueues: queueRoles[index].outputs.ids]" in outputs
+    outputs = "\n".join(re.findall(r"^output names\w+ array = .+$", ACCESS, re.MULTILINE))
+    assert set(re.findall(r"(\w+)(?:\[index\])?\.name\b", outputs)) == symbols
+    assert "[for (grant, index) in onQueues: queueRoles[index].outputs.names]" in outputs
     read = set(re.findall(r"access\.outputs\.(\w+)", MAIN[MAIN.index("SAS_ROLE_ASSIGNMENTS") :]))
     assert read == set(re.findall(r"output (\w+)", outputs))
 

@@ -199,7 +199,7 @@ def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:
 
 
 def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:
-    version = re.search(r"name: 'python'\s+version: '([\d.]+)'", APP)
+    version = re.search(r"name: 'python', version: '([\d.]+)'", APP)
     assert version is not None
     assert f'python-version: "{version[1]}"' in (ROOT / ".github/workflows/ci.yml").read_text()
     assert f"python:{version[1]}" in (ROOT / ".devcontainer/devcontainer.json").read_text()

@@ -24,7 +24,7 @@ NAMESPACE: dict[str, Any] = json.loads((ROOT / "infra/emulator/Config.json").rea
 EMULATED: dict[str, dict[str, Any]] = {
     queue["Name"]: queue["Properties"] for queue in NAMESPACE["Queues"]
 }
-RESPONSES = {f"responses-{name}" for name in needs_of(ROOT).applications}
+RESPONSES = {f"responses-{name}" for name in (*needs_of(ROOT).applications, "smoke")}
 LANES = (
     *("orders", "scheduler"),
     *(f"agent-{name}" for name in AGENTS),

@@ -135,7 +135,7 @@ def test_what_comes_in_for_operators_fires_each_time_and_what_lies_there_reminds
 
 def test_a_budget_has_a_first_month_that_stays() -> None:
     """Azure refuses another one (400), so it is not the month of the deployment."""
-    assert "startDate: '${monthlyBudget.?from}-01'" in ALERTS
+    assert "startDate: '${monthlyBudget.?from}-01T00:00:00Z'" in ALERTS
     assert "utcNow" not in ALERTS + MAIN
 
 

@@ -191,6 +191,7 @@ def test_what_a_person_wrote_into_the_parameters_stays(deployable: Path) -> None
         ('["web"]', '["Web"]', "'Web': use lower-case letters"),
         ('["web"]', '["web"]\nsettings = ["a-b"]', "'a-b': use upper-case letters"),
         ('["web"]', '["web"]\nbound = ["desk"]', "bound names 'desk', which is none of"),
+        ('["web"]', '["smoke"]', "applications has 'smoke'"),
         ('"orders"', '"nowhere"', "No module named 'nowhere'"),
     ],
 )

@@ -32,7 +32,6 @@ class BadRelease:
         with monkeypatch.context() as code:
             for actor in (Submitter, Scheduler, AgentActor, DeadLetters):
                 code.setattr(actor, "handle", self.handle)
-            code.setattr(Scheduler, "handle_reply", self.handle)
             deploy(system)
 
     async def handle(self, _delivery: Delivery) -> None:

@@ -25,7 +25,7 @@ from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepC
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.submit import submit
-from sas.domain.workflow import STEPS_MAX, Step, Undo, Workflow
+from sas.domain.workflow import SMOKE, STEPS_MAX, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted
 
 LATER = T0 + timedelta(hours=1)
@@ -263,3 +263,15 @@ def undo_of(order: Story) -> Decision:
     decision = undo(order.order, order.rules, now=order.now)
     assert decision is not None
     return decision
+
+
+def test_an_order_of_a_workflow_without_steps_is_completed_when_it_is_submitted() -> None:
+    details = details_of()
+    decision = submit(details, SMOKE.rules)
+    assert decision.messages == (Notify(Notice.RECEIVED), Notify(Notice.COMPLETED))
+    by = Trigger(by="a")
+    rejected = change_of(None, rejection(details), by, commit_id="1", now=T0).after
+    for before in (None, rejected):
+        order = change_of(before, decision, by, commit_id="2", now=T0).after
+        assert order.process_state is OrderState.PROCESSED
+        assert order.stopped_at == details.submitted_at

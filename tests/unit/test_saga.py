@@ -810,3 +810,15 @@ async def test_a_post_of_an_undo_has_a_key_of_its_own_and_a_delete_that_of_the_s
     agent = business_of([trips]).agents["fly"]
     await (agent.do if doing else agent.undo)(call_of())
     assert keys == {"POST": post, "DELETE": delete}
+
+
+def test_a_saga_without_a_step_or_with_the_name_of_the_smoke_test_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="saga 'trip' has no step"):
+        business_of([Saga("trip", Trip)])
+    smoke = Saga("smoke", Trip)
+
+    @smoke.step()
+    async def fly(call: Call[Trip]) -> None: ...
+
+    with pytest.raises(WorkflowError, match="'smoke' has the name of the test after a deployment"):
+        business_of([smoke])
