@@ -26,6 +26,7 @@ from lab.rehearsal.identity import CLIENT_ID, Identity, identity
 from lab.rehearsal.instance import PACKAGES, Worker
 from lab.rehearsal.tls import Certificate, amqps
 from samples.demo import scenario
+from samples.demo.scenario import Application
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
@@ -34,6 +35,8 @@ from samples.services.remote import RemoteServices
 from sas.adapters.tables.store import TableStore
 from sas.client import NewOrder, OrdersClient
 from sas.deploy.package import FUNCTIONS
+from sas.domain.queues import Queues
+from sas.domain.workflow import SMOKE
 from tests.ingestion import Ingestion, ingesting
 
 PROJECT = Path(__file__).parents[2]
@@ -205,21 +208,22 @@ async def _deploy(steps: Steps, cloud: Cloud, app: Path) -> None:
 
 
 async def _process(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], orders: int) -> None:
-    applications = scenario.applications(orders + 1)
-    tally = Tally(orders=orders + 1)
+    smoke, shop, wholesale = _applications(orders + 1)
+    tally = Tally(orders=orders + 2)
     async with _following(cloud, tally):
-        with steps.step("an order, through to its notification") as done:
-            order = applications[0].orders.pop(0)
-            await _submit(cloud, applications[0].reply_queue, [order])
-            await _until(cloud, lambda: order.order_id in tally.ended, "the order does not end")
-            done(f"{order.order_id} is {tally.ended[order.order_id]}")
+        with steps.step("the test after a deployment, and an order") as done:
+            await _submit(cloud, smoke.reply_queue, smoke.orders)
+            await _submit(cloud, shop.reply_queue, shop.orders[:1])
+            await _until(cloud, lambda: len(tally.ended) == 2, "the orders do not end")
+            done(", ".join(f"{order_id} is {end}" for order_id, end in tally.ended.items()))
         with steps.step("telemetry") as done:
             await _until(cloud, lambda: _exported(cloud.ingestion), "not all kinds are exported")
             done(", ".join(f"{count} {kind}" for kind, count in cloud.ingestion.items.items()))
         with steps.step("the identity") as done:
             _require(not cloud.ingestion.schemes.keys() - {"Bearer"}, str(cloud.ingestion.schemes))
             done(", ".join(f"{n} tokens for {to}" for to, n in cloud.identity.tokens.items()))
-        await _recreate(steps, cloud, second, tally)
+        shop.orders.pop(0)
+        await _recreate(steps, cloud, second, tally=tally, applications=[shop, wholesale])
         with steps.step("every order ends") as done:
             await _until(cloud, lambda: tally.done, f"some of {orders} orders do not end")
             done(", ".join(sorted(set(tally.ended.values()))))
@@ -227,21 +231,28 @@ async def _process(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], order
             done((await _settled(cloud, tally)).last_line())
 
 
-async def _recreate(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], tally: Tally) -> None:
+async def _recreate(
+    steps: Steps,
+    cloud: Cloud,
+    second: asyncio.Task[Path],
+    *,
+    tally: Tally,
+    applications: list[Application],
+) -> None:
     """Send all other orders, kill everything while they are in flight, start the next version."""
-    orders = tally.orders - 1
+    before = len(tally.ended)
+    orders = tally.orders - before
     with steps.step("the zip of the next version") as done:
         app = await second
         indexed = await _index(cloud, app)
         _require("version" in indexed, f"the new function is missing: {sorted(indexed)}")
         done(f"{len(indexed)} functions")
     with steps.step("Recreate: all processes killed in mid-flight") as done:
-        for application in scenario.applications(tally.orders):
-            new = [order for order in application.orders if order.order_id not in tally.ended]
-            await _submit(cloud, application.reply_queue, new)
+        for application in applications:
+            await _submit(cloud, application.reply_queue, application.orders)
         await _until(cloud, lambda: _calls(cloud) > orders, "the services are not called")
         cloud.stop()
-        ended = len(tally.ended) - 1
+        ended = len(tally.ended) - before
         _require(ended < orders, "no order was in flight any more")
         done(f"{orders} orders, {ended} of them ended, {_calls(cloud)} calls of services made")
     with steps.step("the next version") as done:
@@ -249,6 +260,16 @@ async def _recreate(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], tall
         version = await _version(cloud)
         _require(version == "2", version)
         done(f"it listens, and says that it is version {version}")
+
+
+def _applications(count: int) -> list[Application]:
+    """Return whoever deployed, and the two applications of the sample, with their orders."""
+    order = NewOrder(order_id=SMOKE.name, order={}, workflow=SMOKE.name)
+    smoke = Application(
+        name=SMOKE.name, reply_queue=Queues().response_of(SMOKE.name), workflow=SMOKE.name
+    )
+    smoke.orders.append(order)
+    return [smoke, *scenario.applications(count)]
 
 
 @asynccontextmanager
@@ -342,7 +363,7 @@ async def _following(cloud: Cloud, tally: Tally) -> AsyncIterator[None]:
             async for notification in client.follow(None):
                 tally.take(notification)
 
-    queues = [application.reply_queue for application in scenario.applications(0)]
+    queues = [application.reply_queue for application in _applications(0)]
     tasks = [asyncio.create_task(follow(queue)) for queue in queues]
     try:
         yield
