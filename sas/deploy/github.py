@@ -9,7 +9,8 @@ after ``azd env set``, after a change of roles.json, after the repository was re
 
 1. An application in Entra ID. It is found by the id that azd remembers, else by its exact name. One
    that somebody else could sign in as is refused, because it gets the right to grant roles.
-2. What only an owner may do (``sas.deploy.owner``), and rights on the resource group alone.
+2. What only an owner may do (``sas.deploy.owner``), and rights on the resource group alone. So it
+   cannot register the resource providers of a fresh subscription, and a person does it here.
 3. Two environments on GitHub, NAME and NAME-plan, each for the branch main and for tags v*. People
    add reviewers to NAME. NAME-plan has none, because it only shows what NAME would do.
 4. The identity trusts these two environments, by the subject that GitHub signs.
@@ -83,6 +84,7 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     if refused:
         commands = "".join(f"\n    {command}" for command in refused)
         raise DeploymentRefusedError(f"Ask an owner to run this first:{commands}")
+    _register_providers()
     client = _application(values)
     principal = _principal(client)
     for name, value in ((CLIENT, client), (DEPLOYER, principal)):
@@ -213,6 +215,19 @@ def _check_alone(kind: str, object_id: str, properties: Mapping[str, Any]) -> No
         )
 
 
+def _register_providers() -> None:
+    """Register what the template deploys, if the subscription never had it.
+
+    Azure registers a provider by itself only if who deploys may do so in the subscription.
+    """
+    texts = (path.read_text(encoding="utf-8") for path in INFRA.rglob("*.bicep"))
+    needed = {name for text in texts for name in re.findall(r"'(Microsoft\.\w+)/", text)}
+    listed = az({}, "provider", "list", "--query", "[?registrationState != 'Registered']")
+    for name in sorted(needed & {provider["namespace"] for provider in listed}):
+        print(f"Registering the resource provider {name} in the subscription")
+        az({}, "provider", "register", "--namespace", name)
+
+
 def _grant(principal: str, values: Mapping[str, str]) -> None:
     """Grant what a deployment needs on the resource group; remove the older rights above it."""
     subscription = f"/subscriptions/{values['AZURE_SUBSCRIPTION_ID']}"
@@ -304,7 +319,7 @@ def _set_variables(of: tuple[str, ...], values: Mapping[str, str]) -> None:
     """Give an environment's variables the values of azd. Remove a variable that azd lacks."""
     listed = json.loads(run("gh", "variable", "list", *of, "--json", "name"))
     present = {variable["name"] for variable in listed}
-    for name in sorted({*parameter_variables(), *OF_SIGN_IN, DEPLOYER}):
+    for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
         if values.get(name):
             run("gh", "variable", "set", name, *of, "--body", values[name])
         elif name in present:

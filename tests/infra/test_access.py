@@ -117,6 +117,16 @@ def test_roles_are_assigned_in_the_folder_access_only_each_with_its_reason() -> 
             assert re.search(r"    description: 'sas: [\w$]", each.text), each.symbol
 
 
+def test_an_assignment_keeps_its_name_at_the_next_deployment() -> None:
+    """Azure refuses a second assignment of a role to a principal at one scope (409)."""
+    queues = (INFRA / "access" / "queue-roles.bicep").read_text()
+    assert "name: guid(namespace.id, queueName, principalId, roleId)\n" in queues
+    for each in assignments(Path("access/access.bicep")):
+        _, scope, principal = ON_RESOURCES[each.symbol]
+        place = "resourceGroup()" if scope == "the resource group" else scope
+        assert f"  name: guid({place}.id, {principal}, " in each.text
+
+
 def test_every_assignment_that_is_given_is_in_the_output() -> None:
     """The hook after a deployment removes the others."""
     symbols = {each.symbol for each in assignments(Path("access/access.bicep"))}

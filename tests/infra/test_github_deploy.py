@@ -219,6 +219,15 @@ def test_the_identity_has_rights_on_the_resource_group_and_nowhere_else(tmp_path
     assert state["azd"]["SAS_DEPLOYER_PRINCIPAL_ID"] == granted[ACCESS]["principalId"]
 
 
+def test_the_providers_of_a_fresh_subscription_are_registered_by_the_person(tmp_path: Path) -> None:
+    """An identity with rights on one group cannot do it, and Azure does it for nobody else."""
+    fresh = dict.fromkeys(["Microsoft.ServiceBus", "Microsoft.Web", "Microsoft.Quantum"], "No")
+    state, output = signed_in(tmp_path, providers={**fresh, "Microsoft.Storage": "Registered"})
+    names = {name for name, registered in state["providers"].items() if registered == "Registered"}
+    assert names == {"Microsoft.ServiceBus", "Microsoft.Web", "Microsoft.Storage"}
+    assert "Registering the resource provider Microsoft.Web" in output
+
+
 def test_the_older_rights_on_the_subscription_are_removed_and_others_named(tmp_path: Path) -> None:
     above, principal = f"/subscriptions/{SUBSCRIPTION}", "principal-client-0"
     older = [

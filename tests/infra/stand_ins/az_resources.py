@@ -191,6 +191,15 @@ def _provider_show(state: State, call: Call) -> object:
     return {"registrationState": state["providers"][call.options["--namespace"]]}
 
 
+def _providers(state: State, _: Call) -> object:
+    """Those that are not registered: the one ``--query`` that is asked here."""
+    return [
+        {"namespace": name, "registrationState": registered}
+        for name, registered in state.get("providers", {}).items()
+        if registered != "Registered"
+    ]
+
+
 def _provider_register(state: State, call: Call) -> None:
     _allowed(state, "Microsoft.Resources/subscriptions/providers/register/action", "/")
     state["providers"][call.options["--namespace"]] = "Registered"
@@ -243,6 +252,7 @@ RULES: Rules = {
         "rest --method get": _rest,
         "lock list": _locks,
         "lock create": _lock_create,
+        "provider list": _providers,
         "provider show": _provider_show,
         "provider register": _provider_register,
         "servicebus namespace list": _namespaces,
