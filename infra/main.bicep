@@ -41,9 +41,6 @@ param operatorReadsQueues bool = true
 @description('Object id of the identity that deploys from GitHub: an operator too, because it sends an order after a deployment and stores exports. Empty: none.')
 param deployerPrincipalId string = ''
 
-@description('Id of the role by which the scaler of the triggers reads how many messages wait (`sas azd owner` makes it). Empty: not granted, and a queue whose first messages are scheduled may be left alone.')
-param scalerRoleId string = ''
-
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
 @maxLength(200)
@@ -321,7 +318,6 @@ module access 'access/access.bicep' = {
     deployerPrincipalId: deployerPrincipalId
     applications: applications
     principalsGivenTwice: length(principals) - length(union(principals, []))
-    scalerRoleId: scalerRoleId
     namespaceName: messaging.outputs.name
     hostAccountName: host.outputs.name
     exportsContainer: exportsContainer

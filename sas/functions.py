@@ -13,18 +13,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import azure.functions as func
 
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead, made
 from sas.config import queue_named, read_applications
-from sas.domain.workflow import SMOKE, Workflows
 from sas.engine.delivery import Delivery
 from sas.environment import CONNECTION
 from sas.ports import Business, PayloadCodec
-from sas.saga.business import business_of, check_settings
+from sas.saga.business import business_of, check_settings, with_smoke
 from sas.saga.definition import Saga
 
 # The worker forwards every record from INFO on, and ignores host.json for its logger. The Azure
@@ -103,8 +101,7 @@ def function_app(*sagas: Saga[Any], codec: PayloadCodec | None = None) -> Functi
 
 def app_of(business: Business) -> FunctionApp:
     """Return the function app of a business, with the workflow that tests a deployment."""
-    business = replace(business, workflows=Workflows((*business.workflows, SMOKE)))
-    app = FunctionApp(checked(business))
+    app = FunctionApp(checked(with_smoke(business)))
     _add_queues(app)
     _add_agents(app, business.agents)
     _add_callback(app)

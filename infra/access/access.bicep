@@ -22,9 +22,6 @@ param applications array
 @maxValue(0)
 param principalsGivenTwice int
 
-@description('Role by which the scaler reads how many messages wait; empty: not granted.')
-param scalerRoleId string
-
 param namespaceName string
 param hostAccountName string
 param exportsContainer string
@@ -46,7 +43,7 @@ var workingQueues = concat(list.access.appReceives, ownOrdersQueues)
 var operators = filter([
   { name: 'operator', id: operatorPrincipalId, type: operatorPrincipalType }
   { name: 'deployer', id: deployerPrincipalId, type: 'ServicePrincipal' }
-], operator => principalsGivenTwice == 0 && !empty(operator.id))
+], operator => !empty(operator.id))
 var identified = filter(applications, application => !empty(application.principalId))
 var senders = [for application in identified: {
   name: application.name
@@ -153,13 +150,14 @@ resource component 'Microsoft.Insights/components@2020-02-02' existing = {
   name: componentName
 }
 
-resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = if (!empty(scalerRoleId)) {
+// The extension asks the namespace for the counts of a queue, which Receiver on that queue does not allow (docs/adr/0032).
+resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: namespace
-  name: guid(namespace.id, appPrincipalId, scalerRoleId)
+  name: guid(namespace.id, appPrincipalId, roles.reader.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'
-    roleDefinitionId: subscriptionResourceId(roleIds, scalerRoleId)
+    roleDefinitionId: subscriptionResourceId(roleIds, roles.reader.id)
     description: 'sas: The scaler of the triggers reads how many messages wait, as the identity of the functions.'
   }
 }
@@ -239,4 +237,4 @@ resource operatorsLook 'Microsoft.Authorization/roleAssignments@2022-04-01' = [f
 output namesOnQueues array = [for (grant, index) in onQueues: queueRoles[index].outputs.names]
 output namesOfOperators array = [for (operator, index) in operators: [operatorsRead[index].name, operatorsExport[index].name]]
 output namesOnGroup array = [for (role, index) in readerRoles: operatorsLook[index].name]
-output namesOfApp array = concat([appHosts.name, appStores.name, appReports.name], empty(scalerRoleId) ? [] : [appScales.name])
+output namesOfApp array = [appScales.name, appHosts.name, appStores.name, appReports.name]

@@ -19,7 +19,6 @@ import aiohttp
 
 from devstack.azurite import Azurite
 from devstack.children import Child, free_port
-from devstack.functions.host import Host
 from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
 from lab.rehearsal.bicep import app_settings
@@ -27,6 +26,7 @@ from lab.rehearsal.identity import CLIENT_ID, Identity, identity
 from lab.rehearsal.instance import PACKAGES, Worker
 from lab.rehearsal.tls import Certificate, amqps
 from samples.demo import scenario
+from samples.demo.scenario import Application
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
@@ -34,6 +34,9 @@ from samples.services.faults import Faults
 from samples.services.remote import RemoteServices
 from sas.adapters.tables.store import TableStore
 from sas.client import NewOrder, OrdersClient
+from sas.deploy.package import FUNCTIONS
+from sas.domain.queues import Queues
+from sas.domain.workflow import SMOKE
 from tests.ingestion import Ingestion, ingesting
 
 PROJECT = Path(__file__).parents[2]
@@ -169,11 +172,14 @@ async def rehearse(place: Place, orders: int) -> int:
     steps = Steps()
     try:
         first = await _first_zip(steps, place)
-        async with asyncio.TaskGroup() as tasks:
-            second = tasks.create_task(_second_zip(place, first))
+        second = asyncio.create_task(_second_zip(place, first))
+        try:
             async with _cloud(steps, place) as cloud:
                 await _deploy(steps, cloud, first)
                 await _process(steps, cloud, second, orders)
+        finally:
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
     except Exception:  # noqa: BLE001  # whatever it is, its step has said it
         print(f"The rehearsal failed. The logs are in {place.out}.")
         return 1
@@ -191,10 +197,9 @@ async def _first_zip(steps: Steps, place: Place) -> Path:
 async def _deploy(steps: Steps, cloud: Cloud, app: Path) -> None:
     with steps.step("every function indexed") as done:
         indexed = await _index(cloud, app)
-        project = Host(PROJECT)
-        await project.check()
-        _require(sorted(indexed) == sorted(f.name for f in project.functions), str(list(indexed)))
-        done(f"{len(indexed)} functions, as in the project")
+        expected = (app / FUNCTIONS).read_text(encoding="utf-8").split()
+        _require(sorted(indexed) == sorted(expected), f"{sorted(indexed)}, not {sorted(expected)}")
+        done(f"{len(indexed)} functions, as the zip says")
     with steps.step(f"{INSTANCES} instances") as done:
         await cloud.start(app, indexed, 1)
         ready = cloud.instances[0].ready_line() or {}
@@ -203,21 +208,22 @@ async def _deploy(steps: Steps, cloud: Cloud, app: Path) -> None:
 
 
 async def _process(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], orders: int) -> None:
-    applications = scenario.applications(orders + 1)
-    tally = Tally(orders=orders + 1)
+    smoke, shop, wholesale = _applications(orders + 1)
+    tally = Tally(orders=orders + 2)
     async with _following(cloud, tally):
-        with steps.step("an order, through to its notification") as done:
-            order = applications[0].orders.pop(0)
-            await _submit(cloud, applications[0].reply_queue, [order])
-            await _until(cloud, lambda: order.order_id in tally.ended, "the order does not end")
-            done(f"{order.order_id} is {tally.ended[order.order_id]}")
+        with steps.step("the test after a deployment, and an order") as done:
+            await _submit(cloud, smoke.reply_queue, smoke.orders)
+            await _submit(cloud, shop.reply_queue, shop.orders[:1])
+            await _until(cloud, lambda: len(tally.ended) == 2, "the orders do not end")
+            done(", ".join(f"{order_id} is {end}" for order_id, end in tally.ended.items()))
         with steps.step("telemetry") as done:
             await _until(cloud, lambda: _exported(cloud.ingestion), "not all kinds are exported")
             done(", ".join(f"{count} {kind}" for kind, count in cloud.ingestion.items.items()))
         with steps.step("the identity") as done:
             _require(not cloud.ingestion.schemes.keys() - {"Bearer"}, str(cloud.ingestion.schemes))
             done(", ".join(f"{n} tokens for {to}" for to, n in cloud.identity.tokens.items()))
-        await _recreate(steps, cloud, second, tally)
+        shop.orders.pop(0)
+        await _recreate(steps, cloud, second, tally=tally, applications=[shop, wholesale])
         with steps.step("every order ends") as done:
             await _until(cloud, lambda: tally.done, f"some of {orders} orders do not end")
             done(", ".join(sorted(set(tally.ended.values()))))
@@ -225,20 +231,28 @@ async def _process(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], order
             done((await _settled(cloud, tally)).last_line())
 
 
-async def _recreate(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], tally: Tally) -> None:
+async def _recreate(
+    steps: Steps,
+    cloud: Cloud,
+    second: asyncio.Task[Path],
+    *,
+    tally: Tally,
+    applications: list[Application],
+) -> None:
     """Send all other orders, kill everything while they are in flight, start the next version."""
-    orders = tally.orders - 1
+    before = len(tally.ended)
+    orders = tally.orders - before
     with steps.step("the zip of the next version") as done:
         app = await second
         indexed = await _index(cloud, app)
-        done(f"{len(indexed)} functions: one more")
+        _require("version" in indexed, f"the new function is missing: {sorted(indexed)}")
+        done(f"{len(indexed)} functions")
     with steps.step("Recreate: all processes killed in mid-flight") as done:
-        for application in scenario.applications(tally.orders):
-            new = [order for order in application.orders if order.order_id not in tally.ended]
-            await _submit(cloud, application.reply_queue, new)
+        for application in applications:
+            await _submit(cloud, application.reply_queue, application.orders)
         await _until(cloud, lambda: _calls(cloud) > orders, "the services are not called")
         cloud.stop()
-        ended = len(tally.ended) - 1
+        ended = len(tally.ended) - before
         _require(ended < orders, "no order was in flight any more")
         done(f"{orders} orders, {ended} of them ended, {_calls(cloud)} calls of services made")
     with steps.step("the next version") as done:
@@ -246,6 +260,16 @@ async def _recreate(steps: Steps, cloud: Cloud, second: asyncio.Task[Path], tall
         version = await _version(cloud)
         _require(version == "2", version)
         done(f"it listens, and says that it is version {version}")
+
+
+def _applications(count: int) -> list[Application]:
+    """Return whoever deployed, and the two applications of the sample, with their orders."""
+    order = NewOrder(order_id=SMOKE.name, order={}, workflow=SMOKE.name)
+    smoke = Application(
+        name=SMOKE.name, reply_queue=Queues().response_of(SMOKE.name), workflow=SMOKE.name
+    )
+    smoke.orders.append(order)
+    return [smoke, *scenario.applications(count)]
 
 
 @asynccontextmanager
@@ -310,7 +334,8 @@ async def _second_zip(place: Place, first: Path) -> Path:
     """Build a second zip from changed sources, and unpack it."""
     source = place.out / "source-2"
     shutil.copytree(first, source, ignore=shutil.ignore_patterns(".python_packages", "__pycache__"))
-    shutil.copy(PROJECT / ".funcignore", source)
+    for name in (".funcignore", "local.settings.json"):
+        shutil.copy(PROJECT / name, source)
     with (source / "function_app.py").open("a", encoding="utf-8") as file:
         file.write(CHANGE)
     zip_path = place.out / "app-2.zip"
@@ -338,7 +363,7 @@ async def _following(cloud: Cloud, tally: Tally) -> AsyncIterator[None]:
             async for notification in client.follow(None):
                 tally.take(notification)
 
-    queues = [application.reply_queue for application in scenario.applications(0)]
+    queues = [application.reply_queue for application in _applications(0)]
     tasks = [asyncio.create_task(follow(queue)) for queue in queues]
     try:
         yield

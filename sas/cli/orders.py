@@ -364,7 +364,7 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
     )
     screen.say("")
     if not journal:
-        rows = screen.count(story.journal[-1].seq if story.journal else 0, "row")
+        rows = screen.count(len(story.journal), "row")
         name = shlex.quote(order.order_id)
         screen.sentence(f"Its journal has {rows}: sas show {name} --journal")
         return

@@ -62,7 +62,6 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "give https addresses, one comma between two of them",
     ),
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
-    steps.SCALER_ROLE: (_GUID, "give the id of a role (a GUID); `sas azd owner` sets it"),
     "SAS_SECRET_SETTINGS": (
         f"{_SETTING}(,{_SETTING})*",
         "give names of settings (letters, digits, underscores), one comma between two names",

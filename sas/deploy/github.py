@@ -54,14 +54,11 @@ def subject(prefix: str, environment: str) -> str:
     return f"{prefix}:environment:{environment}"
 
 
-def condition(scaler_role: str, roles: Path = ROLES) -> str:
-    """Return the condition on the right to grant roles: these roles and no other.
-
-    They are the role of the scaler, and those of roles.json that an owner does not grant.
-    """
+def condition(roles: Path = ROLES) -> str:
+    """Return the condition on the right to grant roles: those of roles.json, but for an owner's."""
     listed = json.loads(roles.read_text(encoding="utf-8")).values()
-    ids = {role["id"] for role in listed if not role.get("owner")}
-    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ", ".join(sorted(ids | {scaler_role})) + "}"
+    ids = ", ".join(sorted(role["id"] for role in listed if not role.get("owner")))
+    role_ids = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
     role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     action = "Microsoft.Authorization/roleAssignments"
     return (
@@ -235,7 +232,7 @@ def _grant(principal: str, values: Mapping[str, str]) -> None:
     """Grant what a deployment needs on the resource group; remove the older rights above it."""
     subscription = f"/subscriptions/{values['AZURE_SUBSCRIPTION_ID']}"
     group = owner.group_id(values)
-    needed = {CONTRIBUTOR: None, ACCESS_ADMINISTRATOR: condition(values[owner.SCALER_ROLE])}
+    needed = {CONTRIBUTOR: None, ACCESS_ADMINISTRATOR: condition()}
     for assignment in az({}, "role", "assignment", "list", "--all", "--assignee", principal):
         scope = assignment["scope"].lower()
         role = assignment["roleDefinitionId"].rpartition("/")[2].lower()

@@ -1,27 +1,19 @@
 """What only an owner of the resource group may do, and the identity that deploys may not.
 
 That identity has rights on the resource group alone, and none to grant a role that reads secrets.
-So an owner takes these steps, each only if it is needed. The first two come before the first
+So an owner takes these steps, each only if it is needed. The first comes before the first
 deployment, the others after it, because they need what it has made.
 
 1. The resource group, tagged with the azd environment. A group belongs to one environment.
-2. A role that reads how many messages wait, for the scaler of the functions.
-3. Roles on the vault: the functions read secrets, operators set them.
-4. A lock that forbids to delete the account of the orders.
+2. Roles on the vault: the functions read secrets, operators set them.
+3. A lock that forbids to delete the account of the orders.
 
 ``sas azd owner`` takes them. The hooks of azd try them too, because the person who deploys is often
 an owner. What Azure refuses there is printed as the commands that an owner runs.
-
-Why a role of our own in step 2: the extension of Service Bus asks its administration API for the
-counts of a queue. By identity that needs Data Owner, or a role with
-``Microsoft.ServiceBus/namespaces/*/read`` (MicrosoftDocs/azure-docs pull request 128626, of the
-extension's developers). Receiver has the same action, but on single queues, and reports say that it
-does not help (Azure/Azure-Functions issue 2379, Azure/azure-sdk-for-net issue 28670).
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -29,9 +21,7 @@ from typing import Any
 from sas.deploy.commands import CommandFailedError, az, run
 
 GROUP = "AZURE_RESOURCE_GROUP"
-SCALER_ROLE = "SAS_SCALER_ROLE_ID"
 TAG = "azd-env-name"
-SCALER_ACTION = "Microsoft.ServiceBus/namespaces/*/read"
 SECRETS_USER = "4633458b-17de-408a-b874-0445c86b69e6"
 SECRETS_OFFICER = "b86a8fe4-44ce-4948-aee5-eccb2c155cd7"
 MARK = "sas owner: "
@@ -106,30 +96,7 @@ def before(env: Mapping[str, str]) -> list[str]:
         steps.take(f"Tagged the resource group {name}", "tag", "update", *change)
     if not env.get(GROUP):
         run("azd", "env", "set", GROUP, name)
-    if not env.get(SCALER_ROLE) and (role := _scaler_role(env, steps)):
-        run("azd", "env", "set", SCALER_ROLE, role)
     return steps.refused
-
-
-def _scaler_role(env: Mapping[str, str], steps: Steps) -> str:
-    """Return the id of the role (a GUID), which is made if there is none; empty if refused."""
-    # A role's name is unique in the tenant. Resource groups of two subscriptions may be namesakes.
-    name = f"orders-scaler-{group_name(env)}-{env['AZURE_SUBSCRIPTION_ID'][:8]}"
-    scope = group_id(env)
-    if not steps.refused:  # else there may be no group to look at
-        of = ("--name", name, "--scope", scope, "--custom-role-only")
-        roles = az(env, "role", "definition", "list", *of)
-        if roles:
-            return str(roles[0]["name"])
-    definition = {
-        "Name": name,
-        "Description": "Lets the scaler of Azure Functions read how many messages wait.",
-        "Actions": [SCALER_ACTION],
-        "AssignableScopes": [scope],
-    }
-    words = ("role", "definition", "create", "--role-definition", json.dumps(definition))
-    role = steps.take(f"Made the role {name}", *words)
-    return str(role["name"]) if role else ""
 
 
 def after(env: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
@@ -65,6 +65,11 @@ def business_of(sagas: Iterable[Saga[Any]], codec: PayloadCodec | None = None) -
         results={(saga.name, saga.version): _checks_of_results(saga) for saga in all_sagas},
         codec=codec,
     )
+
+
+def with_smoke(business: Business) -> Business:
+    """Return the business of a function app: it also has the workflow that tests a deployment."""
+    return replace(business, workflows=Workflows((*business.workflows, SMOKE)))
 
 
 def _checks_of_results(saga: Saga[Any]) -> Mapping[str, Callable[[bytes], object]]:

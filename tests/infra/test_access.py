@@ -53,7 +53,7 @@ ON_QUEUES = {
 """Every right on queues: the role, and which queues. Add a new one here too."""
 
 ON_RESOURCES = {
-    "appScales": ("scalerRoleId", "namespace", "appPrincipalId"),
+    "appScales": ("reader", "namespace", "appPrincipalId"),
     "appHosts": ("storageBlobDataOwner", "hostAccount", "appPrincipalId"),
     "appStores": ("storageTableDataContributor", "stateAccount", "appPrincipalId"),
     "appReports": ("monitoringMetricsPublisher", "component", "appPrincipalId"),
@@ -117,6 +117,16 @@ def test_roles_are_assigned_in_the_folder_access_only_each_with_its_reason() -> 
             assert re.search(r"    description: 'sas: [\w$]", each.text), each.symbol
 
 
+def test_an_assignment_keeps_its_name_at_the_next_deployment() -> None:
+    """Azure refuses a second assignment of a role to a principal at one scope (409)."""
+    queues = (INFRA / "access" / "queue-roles.bicep").read_text()
+    assert "name: guid(namespace.id, queueName, principalId, roleId)\n" in queues
+    for each in assignments(Path("access/access.bicep")):
+        _, scope, principal = ON_RESOURCES[each.symbol]
+        place = "resourceGroup()" if scope == "the resource group" else scope
+        assert f"  name: guid({place}.id, {principal}, " in each.text
+
+
 def test_every_assignment_that_is_given_is_in_the_output() -> None:
     """The hook after a deployment removes the others."""
     symbols = {each.symbol for each in assignments(Path("access/access.bicep"))}
@@ -146,18 +156,6 @@ def test_principals_that_are_given_twice_are_refused_by_the_template_too() -> No
     assert "concat([operatorPrincipalId, deployerPrincipalId], applicationPrincipals)" in MAIN
     assert "principalsGivenTwice: length(principals) - length(union(principals, []))" in MAIN
     assert "@minValue(0)\n@maxValue(0)\nparam principalsGivenTwice int" in ACCESS
-
-
-def test_the_scaler_reads_counts_by_a_role_that_may_do_nothing_else() -> None:
-    """An owner makes the role (sas azd owner). Without it nothing is granted in its place."""
-    [scales] = [
-        each
-        for each in declared(Path("access/access.bicep"), "resource")
-        if each.symbol == "appScales"
-    ]
-    assert scales.text.startswith("if (!empty(scalerRoleId))")
-    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
-    assert parameters["scalerRoleId"]["value"] == "${SAS_SCALER_ROLE_ID=}"
 
 
 def test_a_deployment_makes_its_author_no_operator() -> None:

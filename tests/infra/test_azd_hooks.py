@@ -244,7 +244,6 @@ def test_a_deployment_ends_with_where_everything_is(capsys: pytest.CaptureFixtur
         ("SAS_SECRET_SETTINGS", "SAS_TABLE", "already has as a plain setting"),
         ("SAS_SECRET_SETTINGS", "SAS_QUEUE_ORDERS", "already has as a plain setting"),
         ("SAS_VNET_ENABLED", "True", "give true or false"),
-        ("SAS_SCALER_ROLE_ID", "orders-scaler", "`sas azd owner` sets it"),
         ("SAS_DEPLOYER_PRINCIPAL_ID", "deploy-shop", "give an object id"),
         ("SAS_ORDERS_PER_DAY", "100,000", "give a whole number from 1 to 10000000"),
         ("SAS_TELEMETRY_SHARE", "0", "above 0 and at most 1"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sas.deploy.owner import LOCK, SCALER_ACTION, SECRETS_OFFICER, SECRETS_USER
+from sas.deploy.owner import LOCK, SECRETS_OFFICER, SECRETS_USER
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
-from tests.infra.stand_ins.az_resources import SUBSCRIPTION, assignment, group_id
+from tests.infra.stand_ins.az_resources import assignment, group_id
 from tests.infra.test_azd_hooks import GIVEN, GROUP, hook
 
 FUNCTIONS = "0f0c0f0c-0000-4000-8000-00000000000f"
@@ -26,7 +26,6 @@ VAULT = group_id("rg-shop") + "/providers/Microsoft.KeyVault/vaults/kv-1"
 ACCOUNT = group_id("rg-shop") + "/providers/Microsoft.Storage/storageAccounts/stshop"
 OF_OWNERS = (
     "Microsoft.Resources/subscriptions/resourceGroups/write",
-    "Microsoft.Authorization/roleDefinitions/write",
     "Microsoft.Authorization/locks/write",
     *(
         f"Microsoft.Authorization/roleAssignments/write {r}"
@@ -45,27 +44,18 @@ def of_vault(cloud: Cloud) -> set[tuple[str, str]]:
     }
 
 
-def test_an_owner_makes_the_group_and_the_role_of_the_scaler_before_the_deployment(
-    tmp_path: Path,
-) -> None:
+def test_an_owner_makes_the_group_before_the_deployment(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     done = hook(GIVEN, tmp_path, "owner")
     assert done.returncode == 0, done.stderr
     assert cloud.state["groups"] == GROUP
-    [role] = cloud.state["roles"]
-    assert role["permissions"] == [{"actions": [SCALER_ACTION]}]
-    assert role["assignableScopes"] == [group_id("rg-shop")]
-    assert role["roleName"] == f"orders-scaler-rg-shop-{SUBSCRIPTION[:8]}"
-    assert cloud.state["azd"] == {
-        "AZURE_RESOURCE_GROUP": "rg-shop",
-        "SAS_SCALER_ROLE_ID": role["name"],
-    }
+    assert cloud.state["azd"] == {"AZURE_RESOURCE_GROUP": "rg-shop"}
     assert "Made the resource group rg-shop" in done.stdout
     assert "Run this again after `azd provision`" in done.stdout
 
 
 def test_an_owner_gives_the_secrets_and_locks_the_orders_after_it(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, groups=GROUP, azd={**GIVEN, **OUTPUTS, "SAS_SCALER_ROLE_ID": OPERATOR})
+    cloud = Cloud(tmp_path, groups=GROUP, azd={**GIVEN, **OUTPUTS})
     done = hook({}, tmp_path, "owner")
     assert done.returncode == 0, done.stderr
     assert of_vault(cloud) == {(FUNCTIONS, SECRETS_USER), (OPERATOR, SECRETS_OFFICER)}
@@ -80,16 +70,6 @@ def test_a_second_run_changes_nothing_and_says_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     after = cloud.state
     assert {**after, "calls": []} == {**before, "calls": []}
-
-
-def test_the_role_of_a_group_that_was_taken_down_is_used_again(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    hook(GIVEN, tmp_path, "owner")
-    [role] = cloud.state["roles"]
-    cloud = Cloud(tmp_path, roles=[role])
-    assert hook(GIVEN, tmp_path, "owner").returncode == 0
-    assert cloud.state["roles"] == [role]
-    assert cloud.state["azd"]["SAS_SCALER_ROLE_ID"] == role["name"]
 
 
 def test_a_former_operator_loses_the_vault_and_a_person_with_a_right_of_their_own_keeps_it(
@@ -116,8 +96,8 @@ def test_without_a_group_that_azure_refuses_nothing_is_deployed_and_an_owner_get
     assert "There is no resource group rg-shop" in done.stderr
     assert "or: .venv/bin/sas azd owner" in done.stderr
     commands = [line.strip() for line in done.stderr.splitlines() if line.startswith("    az ")]
-    assert len(commands) == 2
-    assert "roles" not in cloud.state
+    assert len(commands) == 1
+    assert "groups" not in cloud.state
 
     # They are the commands that the verb runs for an owner, word by word.
     owner = Cloud(tmp_path, azd=GIVEN)
@@ -137,14 +117,6 @@ def test_roles_that_read_secrets_are_in_the_list_of_roles() -> None:
     roles = json.loads((ROOT / "infra" / "roles.json").read_text())
     assert roles["keyVaultSecretsUser"]["id"] == SECRETS_USER
     assert roles["keyVaultSecretsOfficer"]["id"] == SECRETS_OFFICER
-
-
-def test_a_deployment_without_the_role_of_the_scaler_goes_on(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, groups=GROUP, forbidden=OF_OWNERS)
-    done = hook(GIVEN, tmp_path)
-    assert done.returncode == 0
-    assert "An owner of the resource group runs\n    az role definition create" in done.stderr
-    assert "SAS_SCALER_ROLE_ID" not in cloud.state["azd"]
 
 
 def test_the_hook_after_provisioning_takes_the_steps_of_an_owner_or_hands_them_over(

@@ -215,7 +215,7 @@ def test_the_identity_has_rights_on_the_resource_group_and_nowhere_else(tmp_path
     granted = {each["roleDefinitionId"].rpartition("/")[2]: each for each in state["assignments"]}
     assert set(granted) == {CONTRIBUTOR, ACCESS}
     assert {each["scope"] for each in granted.values()} == {SCOPE}
-    assert granted[ACCESS]["condition"] == condition(state["azd"]["SAS_SCALER_ROLE_ID"])
+    assert granted[ACCESS]["condition"] == condition()
     assert state["azd"]["SAS_DEPLOYER_PRINCIPAL_ID"] == granted[ACCESS]["principalId"]
 
 
@@ -246,23 +246,23 @@ def test_a_condition_that_names_other_roles_is_replaced(tmp_path: Path) -> None:
     older = {**assignment(SCOPE, "principal-client-0", ACCESS, None), "condition": "any role"}
     state, _ = signed_in(tmp_path, apps=[MINE], assignments=[older])
     conditions = {each["condition"] for each in state["assignments"]} - {None}
-    assert conditions == {condition(state["azd"]["SAS_SCALER_ROLE_ID"])}
+    assert conditions == {condition()}
 
 
-def test_the_condition_has_the_scaler_s_role_and_none_that_an_owner_grants(tmp_path: Path) -> None:
+def test_the_condition_has_no_role_that_an_owner_grants(tmp_path: Path) -> None:
     path = tmp_path / "roles.json"
     path.write_text(json.dumps({"a": {"id": "send"}, "b": {"id": "secrets", "owner": True}}))
-    text = condition("scale", path)
-    assert re.findall(r"GuidEquals \{(.+?)\}", text) == ["scale, send"] * 2
+    text = condition(path)
+    assert re.findall(r"GuidEquals \{(.+?)\}", text) == ["send"] * 2
     assert text.count("(") == text.count(")")
 
 
 def test_the_condition_names_the_roles_of_the_list() -> None:
     roles = json.loads((INFRA / "roles.json").read_text()).values()
     listed = {role["id"] for role in roles if not role.get("owner")}
-    [half, other] = re.findall(r"GuidEquals \{(.+?)\}", condition("scale"))
+    [half, other] = re.findall(r"GuidEquals \{(.+?)\}", condition())
     assert half == other
-    assert set(half.split(", ")) == listed | {"scale"}
+    assert set(half.split(", ")) == listed
 
 
 # -- The environments on GitHub ---------------------------------------------------------------
@@ -314,7 +314,6 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
         "AZURE_TENANT_ID": TENANT,
         "AZURE_RESOURCE_GROUP": "rg-shop",
         "SAS_DEPLOYER_PRINCIPAL_ID": "principal-client-0",
-        "SAS_SCALER_ROLE_ID": state["azd"]["SAS_SCALER_ROLE_ID"],
         **{name: text for name, text in VALUES.items() if name != "UNRELATED"},
     }
     assert environments(state)["production"]["variables"] == needed

@@ -98,6 +98,16 @@ def test_only_requests_to_agents_expire_without_a_dead_letter() -> None:
     assert dropped == lanes
 
 
+def test_a_deployment_meets_the_resources_of_the_last_one() -> None:
+    """Another suffix would make a second state store, without the orders of the first."""
+    main = (ROOT / "infra" / "main.bicep").read_text()
+    assert "targetScope = 'resourceGroup'\n" in main
+    suffix = "toLower(uniqueString(subscription().id, environmentName, location))"
+    assert f"var suffix = {suffix}\n" in main
+    names = set(re.findall(r" name: '(\w+-?)\$\{suffix\}'", main))
+    assert {"ststate", "sthost", "sb-", "func-", "kv-", "id-"} <= names
+
+
 def test_the_connection_of_the_bindings_is_a_setting() -> None:
     named = {binding["connection"] for binding in bindings().values() if "connection" in binding}
     assert named == {CONNECTION}

@@ -109,9 +109,7 @@ def test_a_new_project_follows_from_its_business_with_and_without_infra(project:
     assert sas(project, "infra").stdout == "Everything follows from the app already.\n"
     queues = {queue["name"] for queue in read_list(project)["queues"]}
     assert {name for name in queues if name.startswith("agent-")} == {
-        f"agent-{name}{lane}"
-        for name in ("stock", "payment", "replies")
-        for lane in ("", "-urgent")
+        f"agent-{name}{lane}" for name in ("stock", "payment") for lane in ("", "-urgent")
     }
     parameters = json.loads((project / "infra/main.parameters.json").read_text())["parameters"]
     assert set(parameters["businessSettings"]["value"]) == SETTINGS

@@ -216,19 +216,23 @@ async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with
     night = on_call(CHAIN)
     bad = kit(CHAIN, instance="bad", beside=night.system)
     bad.submitter.handle = broken  # type: ignore[method-assign, assignment]
+    bad.actors["payment"].handle = broken  # type: ignore[method-assign, assignment]
+    await night.submit("O-0")
+    await night.until_in(PAYMENT)
     await night.submit(*THREE)
     await night.passes(3, bad)
     problem = await night.problem()
     assert (problem.kind, problem.needs_you) == ("agent-failing", True)
-    assert problem.text.startswith("Messages of queue orders fail: KeyError: ")
+    assert "fail: KeyError: 'amount' (tests/unit/test_nights.py:" in problem.text
     assert problem.todo.startswith("If a release brought it, deploy the one before: ")
     assert (await night.alert()).count == 1
     queued_order = await night.run(orders.queued(night.system.bus, QUEUES, "O-1"))
     assert queued_order.waits.awaited.startswith("A deploy that mends a bug: KeyError: ")
     await night.passes(15)
     assert (await night.messages(messages.REJECTED)).rows == ()
-    assert sorted(night.calls("payment")) == list(THREE)
-    await night.ends("Processed", *THREE)
+    assert sorted(night.calls("payment")) == ["O-0", *THREE]
+    assert "step reset" not in night.system.words("O-0")
+    await night.ends("Processed", "O-0", *THREE)
 
 
 async def broken(_delivery: Delivery) -> None:

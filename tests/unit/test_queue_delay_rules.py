@@ -133,7 +133,6 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
             message_id="m-4",
             enqueued_at=T0 + SCHEDULED_MAX + SECOND,
             owner=("O-3", None, None),
-            put_back=True,
         ),
         Seen(message_id="m-5", enqueued_at=BEFORE, owner=None, put_back=True),
     ]
@@ -142,6 +141,13 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
     assert scan.put_back == {MINE}
     assert scan.ids == {"m-1", "m-2", "m-5"}
     assert scan.full
+
+
+def test_a_message_that_was_put_back_waits_however_late_it_comes() -> None:
+    at = T0 + 5 * SCHEDULED_MAX
+    messages = [Seen(message_id="m-1", enqueued_at=at, owner=MINE, put_back=True)]
+    scan = rules.scan_of(messages, None, T0, full=False)
+    assert rules.excuse_of(scan, MINE) is Excuse.AWAY
 
 
 def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:

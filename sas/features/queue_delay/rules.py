@@ -18,7 +18,9 @@ from sas.domain.order import StepRecord
 from sas.domain.workflow import NO_TIME
 
 SCHEDULED_MAX = timedelta(minutes=1)
-"""A message scheduled for later than this does not wait: it is the next check of a long step."""
+"""A message scheduled for later than this does not wait: it is the next check of a long step. One
+that was put back waits, however late it comes.
+"""
 MOVES_WITHIN = timedelta(minutes=5)
 """A queue moves if a message was seen to leave it within this time."""
 AWAY_MIN = timedelta(minutes=1)
@@ -76,7 +78,7 @@ def scan_of(messages: Sequence[Seen], before: Scan | None, now: datetime, *, ful
     put_back: set[Owner] = set()
     for message in messages:
         owner, at = message.owner, message.enqueued_at
-        if owner is not None and at <= now + SCHEDULED_MAX:
+        if owner is not None and (message.put_back or at <= now + SCHEDULED_MAX):
             oldest[owner] = min(at, oldest.get(owner, at))
             if message.put_back:
                 put_back.add(owner)

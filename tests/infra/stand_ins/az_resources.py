@@ -8,7 +8,6 @@ name, the state of registration), ``namespaces`` (by name, with ``queues`` by na
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -92,37 +91,6 @@ def _tag_update(state: State, call: Call) -> object:
     group = state["groups"][call.options["--resource-id"].rpartition("/")[2]]
     group["tags"] = {**(group.get("tags") or {}), name: value}
     return group
-
-
-def _roles(state: State, call: Call) -> object:
-    """``role/custom.py`` _search_role_definitions: by exact name, roles assignable at the scope."""
-    return [
-        role
-        for role in state.get("roles", ())
-        if role["roleName"] == call.options["--name"]
-        and any(_within(call.options["--scope"], place) for place in role["assignableScopes"])
-    ]
-
-
-def _role_create(state: State, call: Call) -> object:
-    """``role/custom.py`` _create_update_role_definition: a new GUID is the name, and it is printed.
-
-    A role's name is unique in the tenant: learn.microsoft.com, azure/role-based-access-control/
-    custom-roles.
-    """
-    text = json.loads(call.options["--role-definition"])
-    scope = text["AssignableScopes"][0]
-    _allowed(state, "Microsoft.Authorization/roleDefinitions/write", scope)
-    if any(role["roleName"] == text["Name"] for role in state.get("roles", ())):
-        raise Refused("(RoleDefinitionWithSameNameExists) A custom role with the same name exists.")
-    role = {
-        "name": str(uuid.uuid5(uuid.NAMESPACE_URL, scope)),
-        "roleName": text["Name"],
-        "assignableScopes": text["AssignableScopes"],
-        "permissions": [{"actions": text["Actions"]}],
-    }
-    state.setdefault("roles", []).append(role)
-    return role
 
 
 def _assignments(state: State, call: Call) -> object:
@@ -278,8 +246,6 @@ RULES: Rules = {
         "group show": _group_show,
         "group create": _group_create,
         "tag update": _tag_update,
-        "role definition list": _roles,
-        "role definition create": _role_create,
         "role assignment list": _assignments,
         "role assignment create": _assignment_create,
         "role assignment delete": _assignment_delete,
