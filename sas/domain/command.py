@@ -143,9 +143,9 @@ def skip(
 
 
 def can_undo(order: Order) -> bool:
-    """Return whether an undo can still be decided."""
+    """Return whether an undo can still be decided. An order without steps has nothing to undo."""
     out = any(step.process_state is StepState.PROCESSING for step in order.steps)
-    return not order.rejected and (order.direction is Direction.DO or out)
+    return bool(order.steps) and not order.rejected and (order.direction is Direction.DO or out)
 
 
 def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:

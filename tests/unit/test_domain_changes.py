@@ -19,7 +19,7 @@ from sas.domain.change import (
     rejection,
 )
 from sas.domain.claim import claim
-from sas.domain.command import undo
+from sas.domain.command import can_undo, undo
 from sas.domain.expire import expire
 from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepChange, Wake
 from sas.domain.moves import IllegalMoveError
@@ -275,3 +275,4 @@ def test_an_order_of_a_workflow_without_steps_is_completed_when_it_is_submitted(
         order = change_of(before, decision, by, commit_id="2", now=T0).after
         assert order.process_state is OrderState.PROCESSED
         assert order.stopped_at == details.submitted_at
+        assert not can_undo(order), "there is nothing to undo"
