@@ -9,6 +9,8 @@ param appIdentityId string
 param appPrincipalId string
 
 param operatorPrincipalId string
+
+@allowed(['ServicePrincipal', 'User', 'Group'])
 param operatorPrincipalType string
 
 @description('Operators receive also from the queues that the functions receive from.')
