@@ -190,6 +190,24 @@ var suffix = toLower(uniqueString(subscription().id, environmentName, location))
 var allTags = union(tags, {
   'azd-env-name': environmentName
 })
+
+// Names and ids that modules share are computed here, not taken from outputs: what-if does not look into a module whose
+// names or number of resources are known only when another one is deployed.
+var namespaceName = 'sb-${suffix}'
+var hostAccountName = 'sthost${suffix}'
+var stateAccountName = 'ststate${suffix}'
+var vaultName = 'kv-${suffix}'
+var namespaceId = resourceId('Microsoft.ServiceBus/namespaces', namespaceName)
+var stateAccountId = resourceId('Microsoft.Storage/storageAccounts', stateAccountName)
+var list = loadJsonContent('queues.json')
+var responseQueues = [for application in applications: '${list.responsePrefix}${application.name}']
+var bound = filter(applications, application => application.?bound ?? false)
+var boundNames = [for application in bound: application.name]
+// Both lanes, also if nobody may send to one of them: each has a function.
+var ownOrders = [for application in boundNames: '${list.ownOrdersPrefix}${application}']
+var ownUrgentOrders = [for queue in ownOrders: '${queue}-urgent']
+var ownOrdersQueues = concat(ownOrders, ownUrgentOrders)
+
 var packageContainer = 'packages'
 var exportsContainer = 'exports'
 var secretNames = empty(settingsInVault) ? [] : split(replace(settingsInVault, ' ', ''), ',')
@@ -239,7 +257,7 @@ resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' 
 module host 'modules/storage-account.bicep' = {
   name: 'host-storage'
   params: {
-    name: 'sthost${suffix}'
+    name: hostAccountName
     location: location
     tags: allTags
     replication: stateReplication
@@ -257,7 +275,7 @@ module host 'modules/storage-account.bicep' = {
 module state 'modules/storage-account.bicep' = {
   name: 'state-store'
   params: {
-    name: 'ststate${suffix}'
+    name: stateAccountName
     location: location
     tags: allTags
     replication: stateReplication
@@ -271,7 +289,7 @@ module state 'modules/storage-account.bicep' = {
 module vault 'modules/key-vault.bicep' = if (needsVault) {
   name: 'vault'
   params: {
-    name: 'kv-${suffix}'
+    name: vaultName
     location: location
     tags: allTags
     publicAccess: !vnetEnabled
@@ -282,13 +300,14 @@ module vault 'modules/key-vault.bicep' = if (needsVault) {
 module messaging 'modules/messaging.bicep' = {
   name: 'messaging'
   params: {
-    name: 'sb-${suffix}'
+    name: namespaceName
     location: location
     tags: allTags
     sku: vnetEnabled ? 'Premium' : serviceBusSku
     messagingUnits: messagingUnits
     publicAccess: !vnetEnabled
-    applications: applications
+    responseQueues: responseQueues
+    ownOrdersQueues: ownOrdersQueues
     workspaceId: workspace.id
   }
 }
@@ -301,16 +320,18 @@ module network 'modules/network.bicep' = if (vnetEnabled) {
     location: location
     tags: allTags
     octets: networkOctets
-    namespaceId: messaging.outputs.id
-    hostAccountId: host.outputs.id
-    stateAccountId: state.outputs.id
-    vaultId: needsVault ? vault!.outputs.id : ''
+    namespaceId: namespaceId
+    hostAccountId: resourceId('Microsoft.Storage/storageAccounts', hostAccountName)
+    stateAccountId: stateAccountId
+    vaultId: needsVault ? resourceId('Microsoft.KeyVault/vaults', vaultName) : ''
   }
+  dependsOn: [messaging, host, state, vault]
 }
 
 module access 'access/access.bicep' = {
   name: 'access'
   params: {
+    appIdentityId: identity.id
     appPrincipalId: identity.properties.principalId
     operatorPrincipalId: operatorPrincipalId
     operatorPrincipalType: operatorPrincipalType
@@ -318,15 +339,16 @@ module access 'access/access.bicep' = {
     deployerPrincipalId: deployerPrincipalId
     applications: applications
     principalsGivenTwice: length(principals) - length(union(principals, []))
-    namespaceName: messaging.outputs.name
-    hostAccountName: host.outputs.name
+    namespaceName: namespaceName
+    hostAccountName: hostAccountName
     exportsContainer: exportsContainer
-    stateAccountName: state.outputs.name
+    stateAccountName: stateAccountName
     tableName: tableName
     componentName: component.name
-    responseQueues: messaging.outputs.responseQueues
-    ownOrdersQueues: messaging.outputs.ownOrdersQueues
+    responseQueues: responseQueues
+    ownOrdersQueues: ownOrdersQueues
   }
+  dependsOn: [messaging, host, state]
 }
 
 module app 'modules/function-app.bicep' = {
@@ -338,7 +360,7 @@ module app 'modules/function-app.bicep' = {
     tags: allTags
     identityId: identity.id
     identityClientId: identity.properties.clientId
-    hostAccountName: host.outputs.name
+    hostAccountName: hostAccountName
     hostBlobEndpoint: host.outputs.blobEndpoint
     packageContainer: packageContainer
     stateTableEndpoint: state.outputs.tableEndpoint
@@ -353,7 +375,7 @@ module app 'modules/function-app.bicep' = {
     vaultUri: needsVault ? vault!.outputs.uri : '${keyVaultUri}/'
     businessSettings: businessSettings
     callbackUrl: callbackUrl
-    boundApplications: messaging.outputs.boundApplications
+    boundApplications: join(boundNames, ',')
     alwaysReady: alwaysReady
     siteUpdateStrategy: siteUpdateStrategy
     instanceMemoryMB: instanceMemoryMB
@@ -373,16 +395,17 @@ module alerts 'operations/alerts.bicep' = {
     mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
     webhookAddresses: operatorWebhooks
     workspaceId: workspace.id
-    namespaceId: messaging.outputs.id
-    stateAccountId: state.outputs.id
-    responseQueues: messaging.outputs.responseQueues
-    ownOrdersQueues: messaging.outputs.ownOrdersQueues
+    namespaceId: namespaceId
+    stateAccountId: stateAccountId
+    responseQueues: responseQueues
+    ownOrdersQueues: ownOrdersQueues
     queueDepthMax: queueDepthMax
     ordersWaitingMinutesMax: ordersWaitingMinutesMax
     overdueMinutesMax: overdueMinutesMax
     purgeLagHoursMax: purgeLagHoursMax
     monthlyBudget: monthlyBudget
   }
+  dependsOn: [messaging, state]
 }
 
 module workbook 'operations/workbook.bicep' = {
@@ -399,10 +422,10 @@ output AZURE_RESOURCE_GROUP string = resourceGroup().name
 output SERVICE_ORDERS_NAME string = app.outputs.name
 output ServiceBus__fullyQualifiedNamespace string = messaging.outputs.hostName
 output SAS_TABLES__endpoint string = state.outputs.tableEndpoint
-output SAS_HOST_STORAGE_NAME string = host.outputs.name
+output SAS_HOST_STORAGE_NAME string = hostAccountName
 output SAS_IDENTITY_PRINCIPAL_ID string = identity.properties.principalId
-output SAS_KEY_VAULT_NAME string = needsVault ? vault!.outputs.name : ''
-output SAS_RESPONSE_QUEUES array = messaging.outputs.responseQueues
+output SAS_KEY_VAULT_NAME string = needsVault ? vaultName : ''
+output SAS_RESPONSE_QUEUES array = responseQueues
 
 // What a deployment gives, so that the hook after it removes what an earlier one gave and this one does not.
 // Names, which are GUIDs: the hook reads them in an environment variable, and ids would be too long for one.

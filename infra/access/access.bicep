@@ -2,10 +2,15 @@
 // On queues each is a row of `onQueues`; the others are resources below. Reasons are in roles.json or stand here, and
 // are stored with each assignment. Roles on the vault are granted by an owner (`sas azd owner`), not here.
 
-@description('The functions\' identity.')
+@description('Resource id of the functions\' identity. It stands for the principal in names: what-if shows rights only where their names are known before anything is made.')
+param appIdentityId string
+
+@description('Its principal id, for properties only. An identity made anew has another: remove the rights of the old one first.')
 param appPrincipalId string
 
 param operatorPrincipalId string
+
+@allowed(['ServicePrincipal', 'User', 'Group'])
 param operatorPrincipalType string
 
 @description('Operators receive also from the queues that the functions receive from.')
@@ -38,12 +43,12 @@ param ownOrdersQueues array
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 var roleIds = 'Microsoft.Authorization/roleDefinitions'
-var app = { id: appPrincipalId, type: 'ServicePrincipal' }
+var app = { id: appIdentityId, type: 'ServicePrincipal' }
 var workingQueues = concat(list.access.appReceives, ownOrdersQueues)
 var operators = filter([
   { name: 'operator', id: operatorPrincipalId, type: operatorPrincipalType }
   { name: 'deployer', id: deployerPrincipalId, type: 'ServicePrincipal' }
-], operator => !empty(operator.id))
+], operator => principalsGivenTwice == 0 && !empty(operator.id)) // to the linter a decorator is no use
 var identified = filter(applications, application => !empty(application.principalId))
 var senders = [for application in identified: {
   name: application.name
@@ -111,7 +116,8 @@ module queueRoles 'queue-roles.bicep' = [for grant in onQueues: {
   params: {
     namespaceName: namespaceName
     queueNames: grant.queues
-    principalId: grant.principal.id
+    principalKey: grant.principal.id
+    principalId: grant.principal.id == appIdentityId ? appPrincipalId : grant.principal.id
     principalType: grant.principal.type
     roleId: grant.role.id
     reason: grant.reason
@@ -153,7 +159,7 @@ resource component 'Microsoft.Insights/components@2020-02-02' existing = {
 // The extension asks the namespace for the counts of a queue, which Receiver on that queue does not allow (docs/adr/0032).
 resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: namespace
-  name: guid(namespace.id, appPrincipalId, roles.reader.id)
+  name: guid(namespace.id, appIdentityId, roles.reader.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'
@@ -164,7 +170,7 @@ resource appScales 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
 
 resource appHosts 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: hostAccount
-  name: guid(hostAccount.id, appPrincipalId, roles.storageBlobDataOwner.id)
+  name: guid(hostAccount.id, appIdentityId, roles.storageBlobDataOwner.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'
@@ -175,7 +181,7 @@ resource appHosts 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
 
 resource appStores 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: stateAccount
-  name: guid(stateAccount.id, appPrincipalId, roles.storageTableDataContributor.id)
+  name: guid(stateAccount.id, appIdentityId, roles.storageTableDataContributor.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'
@@ -186,7 +192,7 @@ resource appStores 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
 
 resource appReports 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   scope: component
-  name: guid(component.id, appPrincipalId, roles.monitoringMetricsPublisher.id)
+  name: guid(component.id, appIdentityId, roles.monitoringMetricsPublisher.id)
   properties: {
     principalId: appPrincipalId
     principalType: 'ServicePrincipal'

@@ -5,6 +5,9 @@ param namespaceName string
 @minLength(1)
 param queueNames array
 
+@description('What stands for the principal in names.')
+param principalKey string
+
 @minLength(36)
 @maxLength(36)
 param principalId string
@@ -35,7 +38,7 @@ resource queues 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' existing = [
 
 resource assignments 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for (queueName, index) in queueNames: {
   scope: queues[index]
-  name: guid(namespace.id, queueName, principalId, roleId)
+  name: guid(namespace.id, queueName, principalKey, roleId)
   properties: {
     principalId: principalId
     principalType: principalType

@@ -18,21 +18,17 @@ param messagingUnits int
 @description('False: reached through private endpoints only (Premium).')
 param publicAccess bool
 
-@description('Applications: name; bound where they have queues of orders of their own.')
-param applications array
+@description('Applications\' response queues.')
+param responseQueues array
+
+@description('Queues of orders of single applications.')
+param ownOrdersQueues array
 
 param workspaceId string
 
 var list = loadJsonContent('../queues.json')
-var bound = filter(applications, application => application.?bound ?? false)
-var boundNames = [for application in bound: application.name]
-
-// Both lanes, also if nobody may send to one of them: each has a function.
-var ownOrders = [for application in boundNames: '${list.ownOrdersPrefix}${application}']
-var ownUrgentOrders = [for queue in ownOrders: '${queue}-urgent']
-var ownOrdersNames = concat(ownOrders, ownUrgentOrders)
-var ownQueues = [for queue in ownOrdersNames: { name: queue, kind: 'incoming' }]
-var responses = [for application in applications: { name: '${list.responsePrefix}${application.name}', kind: 'response' }]
+var responses = [for queue in responseQueues: { name: queue, kind: 'response' }]
+var ownQueues = [for queue in ownOrdersQueues: { name: queue, kind: 'incoming' }]
 var allQueues = concat(list.queues, responses, ownQueues)
 var names = [for queue in allQueues: queue.name]
 
@@ -80,12 +76,5 @@ resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' 
   }
 }
 
-output id string = namespace.id
-output name string = namespace.name
 output hostName string = '${namespace.name}.servicebus.windows.net'
 output queueNames array = concat([list.deadLetterQueue], names)
-output responseQueues array = [for queue in responses: queue.name]
-output ownOrdersQueues array = ownOrdersNames
-
-@description('Names of the applications with queues of their own, for SAS_APPLICATIONS.')
-output boundApplications string = join(boundNames, ',')

@@ -129,7 +129,5 @@ resource ofTables 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = i
   properties: diagnostics
 }
 
-output id string = account.id
-output name string = account.name
 output blobEndpoint string = account.properties.primaryEndpoints.blob
 output tableEndpoint string = account.properties.primaryEndpoints.table

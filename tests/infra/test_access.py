@@ -120,11 +120,23 @@ def test_roles_are_assigned_in_the_folder_access_only_each_with_its_reason() -> 
 def test_an_assignment_keeps_its_name_at_the_next_deployment() -> None:
     """Azure refuses a second assignment of a role to a principal at one scope (409)."""
     queues = (INFRA / "access" / "queue-roles.bicep").read_text()
-    assert "name: guid(namespace.id, queueName, principalId, roleId)\n" in queues
+    assert "name: guid(namespace.id, queueName, principalKey, roleId)\n" in queues
     for each in assignments(Path("access/access.bicep")):
         _, scope, principal = ON_RESOURCES[each.symbol]
         place = "resourceGroup()" if scope == "the resource group" else scope
-        assert f"  name: guid({place}.id, {principal}, " in each.text
+        key = "appIdentityId" if principal == "appPrincipalId" else principal
+        assert f"  name: guid({place}.id, {key}, " in each.text
+
+
+def test_a_preview_shows_every_right_because_no_name_waits_for_a_deployment() -> None:
+    """what-if skips a module whose names or counts come from what another one makes."""
+    modules = {each.symbol: each.text for each in declared(Path("main.bicep"), "module")}
+    assert not [name for name in ("access", "network", "alerts") if "outputs." in modules[name]]
+    assert set(re.findall(r"^ *(.*\bappPrincipalId\b.*)$", ACCESS, re.MULTILINE)) == {
+        "param appPrincipalId string",
+        "principalId: appPrincipalId",
+        "principalId: grant.principal.id == appIdentityId ? appPrincipalId : grant.principal.id",
+    }
 
 
 def test_every_assignment_that_is_given_is_in_the_output() -> None:

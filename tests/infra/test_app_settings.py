@@ -171,7 +171,7 @@ def test_the_host_finds_its_storage_by_name_and_by_address() -> None:
     settings = in_azure()
     assert settings["AzureWebJobsStorage__accountName"] == "sthost1"
     assert settings["AzureWebJobsStorage__blobServiceUri"] == "hostBlobEndpoint"
-    assert "hostAccountName: host.outputs.name\n    hostBlobEndpoint: host.outputs.blob" in MAIN
+    assert "hostAccountName: hostAccountName\n    hostBlobEndpoint: host.outputs.blob" in MAIN
 
 
 def test_a_deployment_recreates_the_instances_unless_told_otherwise() -> None:

@@ -104,7 +104,7 @@ def test_a_deployment_meets_the_resources_of_the_last_one() -> None:
     assert "targetScope = 'resourceGroup'\n" in main
     suffix = "toLower(uniqueString(subscription().id, environmentName, location))"
     assert f"var suffix = {suffix}\n" in main
-    names = set(re.findall(r" name: '(\w+-?)\$\{suffix\}'", main))
+    names = set(re.findall(r"ame(?:: | = )'(\w+-?)\$\{suffix\}'", main))
     assert {"ststate", "sthost", "sb-", "func-", "kv-", "id-"} <= names
 
 
