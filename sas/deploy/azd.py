@@ -12,14 +12,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sas.deploy import owner as steps
 from sas.deploy.commands import CommandFailedError, az, run
+from sas.deploy.owner import INFRA
 from sas.deploy.tidying import tidy
 
-INFRA = Path("infra")
-"""In the directory of the project, where azd runs its hooks."""
 MAIL = "SAS_OPERATOR_MAIL"
 WEBHOOKS = "SAS_OPERATOR_WEBHOOKS"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
@@ -115,8 +113,6 @@ def check(env: Mapping[str, str]) -> None:
 def preprovision(env: Mapping[str, str]) -> None:
     """Check, take the steps of an owner, and ask for the addresses of alerts.
 
-    A virtual network also needs its provider registered.
-
     Raises:
         DeploymentRefusedError: as ``check``, or there is no resource group and Azure refuses one.
         CommandFailedError: as ``check``, or another command failed.
@@ -125,8 +121,6 @@ def preprovision(env: Mapping[str, str]) -> None:
     _hand_over(steps.before(env))
     if steps.group(env) is None:
         raise DeploymentRefusedError(f"There is no resource group {steps.group_name(env)}")
-    if env.get(PRIVATE) == "true":
-        _register(env, "Microsoft.App")
     _ask_mail(env)
 
 
@@ -328,7 +322,8 @@ def _hand_over(refused: list[str]) -> None:
     if refused:
         commands = "".join(f"\n    {command}" for command in refused)
         _say(
-            f"Azure refused this to you. An owner of the resource group runs{commands}\n"
+            "Azure refused this to you. An owner of the resource group, or of the subscription to "
+            f"make a group and register providers, runs{commands}\n"
             "or: .venv/bin/sas azd owner"
         )
 
@@ -346,20 +341,6 @@ def _other_tier(present: str, tier: str) -> str:
         "`az servicebus migration start` moves queues to a Premium namespace that you create, "
         "but this template would not know that namespace. See infra/README.md"
     )
-
-
-def _register(env: Mapping[str, str], provider: str) -> None:
-    """Register a resource provider. A delegated subnet needs it, and ARM does not register it."""
-    if az(env, "provider", "show", "--namespace", provider)["registrationState"] == "Registered":
-        return
-    _say(f"Registering the resource provider {provider} in the subscription: a minute or two ...")
-    try:
-        az(env, "provider", "register", "--namespace", provider, "--wait")
-    except CommandFailedError as error:
-        raise DeploymentRefusedError(
-            f"{provider} could not be registered. Ask a Contributor of the subscription to run "
-            f"`az provider register --namespace {provider} --wait`\n{error.text}"
-        ) from None
 
 
 def _ask_mail(env: Mapping[str, str]) -> None:

@@ -9,8 +9,7 @@ after ``azd env set``, after a change of roles.json, after the repository was re
 
 1. An application in Entra ID. It is found by the id that azd remembers, else by its exact name. One
    that somebody else could sign in as is refused, because it gets the right to grant roles.
-2. What only an owner may do (``sas.deploy.owner``), and rights on the resource group alone. So it
-   cannot register the resource providers of a fresh subscription, and a person does it here.
+2. What only an owner may do (``sas.deploy.owner``), and rights on the resource group alone.
 3. Two environments on GitHub, NAME and NAME-plan, each for the branch main and for tags v*. People
    add reviewers to NAME. NAME-plan has none, because it only shows what NAME would do.
 4. The identity trusts these two environments, by the subject that GitHub signs.
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.deploy import owner
-from sas.deploy.azd import INFRA, DeploymentRefusedError, parameter_variables
+from sas.deploy.azd import DeploymentRefusedError, parameter_variables
 from sas.deploy.commands import CommandFailedError, az, run
 
 ENVIRONMENT = "production"
@@ -35,7 +34,7 @@ AUDIENCE = "api://AzureADTokenExchange"
 CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
 ACCESS_ADMINISTRATOR = "f58310d9-a9f6-439a-9e8d-f62e7b41a168"
 """Role Based Access Control Administrator; a condition limits it to the roles of roles.json."""
-ROLES = INFRA / "roles.json"
+ROLES = owner.INFRA / "roles.json"
 CLIENT = "SAS_DEPLOY_CLIENT_ID"
 """Where azd remembers the application."""
 DEPLOYER = "SAS_DEPLOYER_PRINCIPAL_ID"
@@ -84,7 +83,6 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     if refused:
         commands = "".join(f"\n    {command}" for command in refused)
         raise DeploymentRefusedError(f"Ask an owner to run this first:{commands}")
-    _register_providers()
     client = _application(values)
     principal = _principal(client)
     for name, value in ((CLIENT, client), (DEPLOYER, principal)):
@@ -213,19 +211,6 @@ def _check_alone(kind: str, object_id: str, properties: Mapping[str, Any]) -> No
             f"{properties['displayName']} ({object_id}) has other owners, who could let anybody "
             f"deploy: {', '.join(others)}. Let them run this, or remove them as owners"
         )
-
-
-def _register_providers() -> None:
-    """Register what the template deploys, if the subscription never had it.
-
-    Azure registers a provider by itself only if who deploys may do so in the subscription.
-    """
-    texts = (path.read_text(encoding="utf-8") for path in INFRA.rglob("*.bicep"))
-    needed = {name for text in texts for name in re.findall(r"'(Microsoft\.\w+)/", text)}
-    listed = az({}, "provider", "list", "--query", "[?registrationState != 'Registered']")
-    for name in sorted(needed & {provider["namespace"] for provider in listed}):
-        print(f"Registering the resource provider {name} in the subscription")
-        az({}, "provider", "register", "--namespace", name)
 
 
 def _grant(principal: str, values: Mapping[str, str]) -> None:

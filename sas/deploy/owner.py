@@ -5,6 +5,7 @@ So an owner takes these steps, each only if it is needed. The first comes before
 deployment, the others after it, because they need what it has made.
 
 1. The resource group, tagged with the azd environment. A group belongs to one environment.
+   Then the resource providers that the subscription lacks. Both need rights on the subscription.
 2. Roles on the vault: the functions read secrets, operators set them.
 3. A lock that forbids to delete the account of the orders.
 
@@ -14,12 +15,16 @@ an owner. What Azure refuses there is printed as the commands that an owner runs
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sas.deploy.commands import CommandFailedError, az, run
 
+INFRA = Path("infra")
+"""In the directory of the project, where azd runs its hooks."""
 GROUP = "AZURE_RESOURCE_GROUP"
 TAG = "azd-env-name"
 SECRETS_USER = "4633458b-17de-408a-b874-0445c86b69e6"
@@ -94,6 +99,7 @@ def before(env: Mapping[str, str]) -> list[str]:
     elif TAG not in (present.get("tags") or {}):
         change = ("--resource-id", group_id(env), "--operation", "Merge", "--tags", tag)
         steps.take(f"Tagged the resource group {name}", "tag", "update", *change)
+    _register(env, steps)
     if not env.get(GROUP):
         run("azd", "env", "set", GROUP, name)
     return steps.refused
@@ -110,6 +116,30 @@ def after(env: Mapping[str, str]) -> list[str]:
         _grant_secrets(env, steps)
     _lock(env, steps)
     return steps.refused
+
+
+def _register(env: Mapping[str, str], steps: Steps) -> None:
+    """Register what the template deploys, if the subscription never had it.
+
+    Azure registers a provider by itself only for who may do so in the subscription, and none for a
+    delegated subnet (bicep issue 16340). Names are compared without case, because the template has
+    Microsoft.Insights and Azure microsoft.insights.
+    """
+    texts = (path.read_text(encoding="utf-8") for path in INFRA.rglob("*.bicep"))
+    needed = {name.lower() for text in texts for name in re.findall(r"'(Microsoft\.\w+)/", text)}
+    query = "[?registrationState != 'Registered'].namespace"
+    try:
+        listed = az(env, "provider", "list", "--query", query)
+    except CommandFailedError as error:
+        if "AuthorizationFailed" not in error.text:
+            raise
+        return  # nothing to register is known; Azure names what a deployment lacks
+    lacking = sorted(name for name in listed if name.lower() in needed)
+    if lacking:
+        print(f"The subscription lacks resource providers ({len(lacking)}): a minute for each ...")
+    for name in lacking:
+        register = ("provider", "register", "--namespace", name, "--wait")
+        steps.take(f"Registered the resource provider {name}", *register)
 
 
 def _grant_secrets(env: Mapping[str, str], steps: Steps) -> None:

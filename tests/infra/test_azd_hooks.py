@@ -48,7 +48,7 @@ def namespace(tier: str) -> dict[str, object]:
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
     """A subscription without any resource."""
-    return Cloud(tmp_path, providers={"Microsoft.App": "NotRegistered"})
+    return Cloud(tmp_path)
 
 
 def hook(
@@ -153,13 +153,44 @@ def test_it_refuses_the_resource_group_of_another_environment(tmp_path: Path) ->
     assert "rg-shop belongs to the azd environment staging" in done.stderr
 
 
-def test_it_registers_the_provider_of_the_delegated_subnet_and_reports_it(cloud: Cloud) -> None:
-    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, cloud.path)
-    assert done.returncode == 0, done.stderr
-    assert "Registering the resource provider Microsoft.App" in done.stderr
-    assert cloud.state["providers"] == {"Microsoft.App": "Registered"}
-    [call] = cloud.called("az provider register")
-    assert call.options["--subscription"] == SUBSCRIPTION
+def test_the_providers_of_a_fresh_subscription_are_registered(tmp_path: Path) -> None:
+    """In the spelling of Azure, which has one in lower case: azure-docs issue 85190."""
+    fresh = dict.fromkeys(["Microsoft.App", "microsoft.insights", "Microsoft.Quantum"], "No")
+    cloud = Cloud(tmp_path, providers={**fresh, "Microsoft.Storage": "Registered"})
+    done = hook(GIVEN, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Registered the resource provider microsoft.insights" in done.stdout
+    calls = cloud.called("az provider register")
+    names = ["Microsoft.App", "microsoft.insights"]
+    assert [call.options["--namespace"] for call in calls] == names
+    assert all({"--wait", "--subscription"} <= call.options.keys() for call in calls)
+
+
+def test_who_may_not_register_providers_gets_the_commands_of_an_owner(tmp_path: Path) -> None:
+    refused = ["microsoft.insights/register/action"]
+    cloud = Cloud(
+        tmp_path,
+        groups=GROUP,
+        providers={"microsoft.insights": "NotRegistered"},
+        forbidden=refused,
+    )
+    done = hook(GIVEN, tmp_path)
+    command = "az provider register --namespace microsoft.insights --wait"
+    assert f"    {command} --subscription {SUBSCRIPTION}" in done.stderr.splitlines()
+    assert "AuthorizationFailed" not in done.stderr
+    assert cloud.state["providers"] == {"microsoft.insights": "NotRegistered"}
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    ["Microsoft.App/register/action", "Microsoft.Resources/subscriptions/providers/read"],
+)
+def test_who_may_not_register_providers_sees_nothing_of_it_if_all_are(
+    tmp_path: Path, forbidden: str
+) -> None:
+    Cloud(tmp_path, groups=GROUP, providers={"Microsoft.App": "Registered"}, forbidden=[forbidden])
+    done = hook(GIVEN, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_it_does_not_guess_without_a_signed_in_az(tmp_path: Path) -> None:

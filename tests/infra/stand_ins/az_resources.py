@@ -57,8 +57,13 @@ def queue(
 
 
 def _allowed(state: State, action: str, scope: str) -> None:
-    """The text of a refusal: azure-docs issue 17009."""
-    if action in state.get("forbidden", ()):
+    """The text of a refusal: azure-docs issue 17009.
+
+    ``subscription: ACTION`` is forbidden on the subscription itself alone.
+    """
+    whole = scope.lower() == f"/subscriptions/{SUBSCRIPTION}"
+    forbidden = state.get("forbidden", ())
+    if action in forbidden or (whole and f"subscription: {action}" in forbidden):
         raise Refused(
             "(AuthorizationFailed) The client 'c' with object id 'c' does not have authorization "
             f"to perform action '{action}' over scope '{scope}' or the scope is invalid. If access "
@@ -101,7 +106,7 @@ def _assignments(state: State, call: Call) -> object:
     principal = call.options.get("--assignee")
     if "--all" in call.options:
         scope = f"/subscriptions/{SUBSCRIPTION}"
-        _allowed(state, "subscription: Microsoft.Authorization/roleAssignments/read", scope)
+        _allowed(state, "Microsoft.Authorization/roleAssignments/read", scope)
         listed = state.get("assignments", [])
     else:
         scope = call.options.get("--scope") or group_id(call.options["--resource-group"])
@@ -187,22 +192,19 @@ def _lock_create(state: State, call: Call) -> object:
     return lock
 
 
-def _provider_show(state: State, call: Call) -> object:
-    return {"registrationState": state["providers"][call.options["--namespace"]]}
-
-
 def _providers(state: State, _: Call) -> object:
-    """Those that are not registered: the one ``--query`` that is asked here."""
-    return [
-        {"namespace": name, "registrationState": registered}
-        for name, registered in state.get("providers", {}).items()
-        if registered != "Registered"
-    ]
+    """The names of those that are not registered: the one ``--query`` that is asked here."""
+    scope = f"/subscriptions/{SUBSCRIPTION}"
+    _allowed(state, "Microsoft.Resources/subscriptions/providers/read", scope)
+    providers = state.get("providers", {}).items()
+    return [name for name, registered in providers if registered != "Registered"]
 
 
 def _provider_register(state: State, call: Call) -> None:
-    _allowed(state, "Microsoft.Resources/subscriptions/providers/register/action", "/")
-    state["providers"][call.options["--namespace"]] = "Registered"
+    """The action: terraform-provider-azurerm issue 24804."""
+    name = call.options["--namespace"]
+    _allowed(state, f"{name}/register/action", f"/subscriptions/{SUBSCRIPTION}")
+    state["providers"][name] = "Registered"
 
 
 def _namespaces(state: State, call: Call) -> object:
@@ -253,7 +255,6 @@ RULES: Rules = {
         "lock list": _locks,
         "lock create": _lock_create,
         "provider list": _providers,
-        "provider show": _provider_show,
         "provider register": _provider_register,
         "servicebus namespace list": _namespaces,
         "servicebus queue list": _queues,
