@@ -218,19 +218,20 @@ def _grant(principal: str, values: Mapping[str, str]) -> None:
     subscription = f"/subscriptions/{values['AZURE_SUBSCRIPTION_ID']}"
     group = owner.group_id(values)
     needed = {CONTRIBUTOR: None, ACCESS_ADMINISTRATOR: condition()}
-    for assignment in az({}, "role", "assignment", "list", "--all", "--assignee", principal):
-        scope = assignment["scope"].lower()
-        role = assignment["roleDefinitionId"].rpartition("/")[2].lower()
+    for assignment in _rights(principal, subscription, group):
+        properties = assignment["properties"]
+        scope = properties["scope"].lower()
+        role = properties["roleDefinitionId"].rpartition("/")[2].lower()
         if scope == group.lower() and role in needed:
-            if assignment.get("condition") == needed[role]:
+            if properties.get("condition") == needed[role]:
                 del needed[role]
                 continue
         elif scope != subscription.lower() or role not in (CONTRIBUTOR, ACCESS_ADMINISTRATOR):
             # The template describes its own assignments so.
-            if not str(assignment.get("description")).startswith("sas: "):
+            if not str(properties.get("description")).startswith("sas: "):
                 print(f"It has this right too; remove it if nothing needs it: {assignment['id']}")
             continue
-        az({}, "role", "assignment", "delete", "--ids", assignment["id"])
+        _revoke(assignment["id"])
     for role, limit in needed.items():
         limited = ("--condition", limit, "--condition-version", "2.0") if limit else ()
         az(
@@ -239,6 +240,29 @@ def _grant(principal: str, values: Mapping[str, str]) -> None:
             *("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal"),
             *limited,
         )
+
+
+def _rights(principal: str, subscription: str, group: str) -> list[dict[str, Any]]:
+    """Return the role assignments of a principal in the subscription, or at least in the group."""
+    try:
+        listed = owner.assignments({}, subscription)
+    except CommandFailedError as error:
+        if "AuthorizationFailed" not in error.text:
+            raise
+        print("Older rights of it outside the resource group could not be looked at.")
+        listed = owner.assignments({}, group)
+    return [each for each in listed if each["properties"]["principalId"] == principal]
+
+
+def _revoke(assignment: str) -> None:
+    command = ("role", "assignment", "delete", "--ids", assignment)
+    try:
+        az({}, *command)
+    except CommandFailedError as error:
+        if "AuthorizationFailed" not in error.text:
+            raise
+        print("It has an older right, which an owner of the subscription removes:")
+        print(f"    az {' '.join(command)}")
 
 
 def _protect(path: str) -> None:

@@ -84,6 +84,25 @@ def group(env: Mapping[str, str]) -> dict[str, Any] | None:
         raise
 
 
+def assignments(env: Mapping[str, str], scope: str) -> list[dict[str, Any]]:
+    """Return the role assignments at, above and below a scope, as the REST API has them.
+
+    ``az role assignment list`` lists those at a group, or all of the subscription, which somebody
+    with rights on the group may not read.
+
+    Raises:
+        CommandFailedError: Azure refuses to list them.
+    """
+    kind = "Microsoft.Authorization/roleAssignments"
+    url: str | None = f"{scope}/providers/{kind}?api-version=2022-04-01"
+    listed = []
+    while url:
+        page = az(env, "rest", "--method", "get", "--url", url)
+        listed += page["value"]
+        url = page.get("nextLink")
+    return listed
+
+
 def before(env: Mapping[str, str]) -> list[str]:
     """Take the steps before a deployment; return the commands that Azure refused.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.deploy.commands import CommandFailedError, az
-from sas.deploy.owner import group_id, group_name
+from sas.deploy.owner import assignments, group_id, group_name
 from sas.deploy.queues import read_list
 
 MARK = "sas: "
@@ -35,8 +35,8 @@ def tidy(env: Mapping[str, str], *, now: datetime) -> None:
     Raises:
         CommandFailedError: Azure cannot be asked, or refuses for another reason than a lock.
     """
-    assignments, queues = _names(env, "SAS_ROLE_ASSIGNMENTS"), _names(env, "SAS_QUEUES")
-    if not assignments or not queues:
+    granted, queues = _names(env, "SAS_ROLE_ASSIGNMENTS"), _names(env, "SAS_QUEUES")
+    if not granted or not queues:
         return  # a template without these outputs gives no order to remove everything
     namespace = env["ServiceBus__fullyQualifiedNamespace"].partition(".")[0]
     of = ("--resource-group", group_name(env), "--namespace-name", namespace)
@@ -47,7 +47,7 @@ def tidy(env: Mapping[str, str], *, now: datetime) -> None:
     reasons = {queue["name"]: _reason(queue, now) for queue in surplus}
     staying = {name.lower() for name, reason in reasons.items() if reason}
     for assignment in _assignments(env):
-        if assignment["name"].lower() not in assignments and not _serves(env, assignment, staying):
+        if assignment["name"].lower() not in granted and not _serves(env, assignment, staying):
             _revoke(env, assignment)
     for name, reason in reasons.items():
         if reason:
@@ -76,22 +76,11 @@ def _reason(queue: Mapping[str, Any], now: datetime) -> str:
 
 
 def _assignments(env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return our role assignments in the resource group and below it.
-
-    ``az role assignment list`` lists those at a group, or all of the subscription, which the
-    identity that deploys may not read. The API lists those at and below a group.
-    """
+    """Return our role assignments in the resource group and below it."""
     scope = group_id(env)
-    kind = "Microsoft.Authorization/roleAssignments"
-    url: str | None = f"{scope}/providers/{kind}?api-version=2022-04-01"
-    assignments = []
-    while url:
-        page = az(env, "rest", "--method", "get", "--url", url)
-        assignments += page["value"]
-        url = page.get("nextLink")
     return [
         assignment
-        for assignment in assignments
+        for assignment in assignments(env, scope)
         if (assignment["properties"].get("description") or "").startswith(MARK)
         and f"{assignment['properties']['scope']}/".lower().startswith(f"{scope}/".lower())
     ]

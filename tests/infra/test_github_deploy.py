@@ -247,6 +247,28 @@ def test_the_older_rights_on_the_subscription_are_removed_and_others_named(tmp_p
     assert re.findall(r"remove it if nothing needs it: (.*)", output) == [older[2]["id"]]
 
 
+def test_an_owner_of_the_resource_group_alone_signs_in_too(tmp_path: Path) -> None:
+    above = f"/subscriptions/{SUBSCRIPTION}"
+    older = assignment(above, "principal-client-0", CONTRIBUTOR, None)
+    rights = ("roleAssignments/read", "roleAssignments/delete")
+    state, output = signed_in(
+        tmp_path,
+        apps=[MINE],
+        assignments=[older],
+        groups={"rg-shop": {"tags": {"azd-env-name": "shop"}}},
+        forbidden=[f"subscription: Microsoft.Authorization/{right}" for right in rights],
+    )
+    assert older in state["assignments"]
+    granted = [each for each in state["assignments"] if each["scope"] == SCOPE]
+    assert {each["roleDefinitionId"].rpartition("/")[2] for each in granted} == {
+        CONTRIBUTOR,
+        ACCESS,
+    }
+    assert "Older rights of it outside the resource group could not be looked at" in output
+    # Azure lists those above the group for who may read the group.
+    assert f"    az role assignment delete --ids {older['id']}" in output
+
+
 def test_a_condition_that_names_other_roles_is_replaced(tmp_path: Path) -> None:
     older = {**assignment(SCOPE, "principal-client-0", ACCESS, None), "condition": "any role"}
     state, _ = signed_in(tmp_path, apps=[MINE], assignments=[older])

@@ -99,19 +99,12 @@ def _tag_update(state: State, call: Call) -> object:
 
 
 def _assignments(state: State, call: Call) -> object:
-    """``role/custom.py`` list_role_assignments: at exactly that scope, or all of the subscription.
+    """``role/custom.py`` list_role_assignments, without ``--all``: at exactly that scope.
 
     ``atScope()`` excludes what is below a scope, also below a group.
     """
-    principal = call.options.get("--assignee")
-    if "--all" in call.options:
-        scope = f"/subscriptions/{SUBSCRIPTION}"
-        _allowed(state, "Microsoft.Authorization/roleAssignments/read", scope)
-        listed = state.get("assignments", [])
-    else:
-        scope = call.options.get("--scope") or group_id(call.options["--resource-group"])
-        listed = [a for a in state.get("assignments", ()) if a["scope"].lower() == scope.lower()]
-    return [a for a in listed if principal in (None, a["principalId"])]
+    scope = call.options["--scope"]
+    return [a for a in state.get("assignments", ()) if a["scope"].lower() == scope.lower()]
 
 
 def _assignment_create(state: State, call: Call) -> object:
@@ -152,6 +145,7 @@ def _rest(state: State, call: Call) -> object:
     """
     url, _, page = call.options["--url"].partition("&skip=")
     scope = url.partition(f"/{AUTHORIZATION}/roleAssignments?api-version=")[0]
+    _allowed(state, "Microsoft.Authorization/roleAssignments/read", scope)
     first = int(page or 0)
     listed = [
         each
