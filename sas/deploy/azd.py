@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from sas.deploy import owner as steps
-from sas.deploy.commands import CommandFailedError, az, run
+from sas.deploy.commands import CommandFailedError, az, run, show
 from sas.deploy.owner import INFRA
 from sas.deploy.tidying import tidy
 
@@ -143,8 +143,10 @@ def owner(env: Mapping[str, str]) -> None:
     """
     env = with_azd(env)
     _check_place(env)
-    _check_group(env)
+    has_group = _check_group(env)
     refused = steps.before(env)
+    if has_group and not env.get("SAS_TABLES__endpoint"):
+        env = _refreshed(env)
     if env.get("SAS_TABLES__endpoint"):
         refused += steps.after(env)
     else:
@@ -174,6 +176,20 @@ def with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
         return {**json.loads(run("azd", "env", "get-values", "--output", "json")), **env}
     except CommandFailedError:
         return env  # no azd, or no environment
+
+
+def _refreshed(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return ``env`` with the outputs of a deployment that GitHub made, if there is one.
+
+    azd finds it in the resource group by the name of the environment (azure-dev, env.go and
+    deployment_manager.go).
+    """
+    try:
+        show("azd", "env", "refresh", "--no-prompt")
+    except CommandFailedError as error:
+        if "no deployments found" not in error.text:
+            raise
+    return with_azd(env)
 
 
 def _check(env: Mapping[str, str]) -> None:

@@ -38,7 +38,8 @@ def site_of(env: Mapping[str, str]) -> str:
     name = env.get("SERVICE_ORDERS_NAME")
     if not name:
         raise DeploymentRefusedError(
-            "azd knows no function app: run `azd provision` first, or `azd env select`"
+            "azd knows no function app: run `azd provision` first, `azd env select`, or "
+            "`azd env refresh` if GitHub made it"
         )
     return f"{group_id(env)}/providers/Microsoft.Web/sites/{name}"
 

@@ -62,6 +62,24 @@ def test_an_owner_gives_the_secrets_and_locks_the_orders_after_it(tmp_path: Path
     assert cloud.state["locks"] == [{"name": LOCK, "level": "CanNotDelete", "scope": ACCOUNT}]
 
 
+def test_after_a_deployment_from_github_an_owner_takes_every_step(tmp_path: Path) -> None:
+    """The environment of azd on this machine has no outputs then. azd reads them from Azure."""
+    cloud = Cloud(tmp_path, groups=GROUP, azd=GIVEN, deployed=OUTPUTS)
+    done = hook({}, tmp_path, "owner")
+    assert done.returncode == 0, done.stderr
+    assert of_vault(cloud) == {(FUNCTIONS, SECRETS_USER), (OPERATOR, SECRETS_OFFICER)}
+    assert [lock["scope"] for lock in cloud.state["locks"]] == [ACCOUNT]
+    assert "The first half is done" not in done.stdout
+
+
+def test_a_group_without_a_deployment_gets_the_first_half(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, groups={"rg-shop": {"tags": None}}, azd=GIVEN)
+    done = hook({}, tmp_path, "owner")
+    assert done.returncode == 0, done.stderr
+    assert cloud.state["groups"]["rg-shop"]["tags"] == {"azd-env-name": "shop"}
+    assert "The first half is done" in done.stdout
+
+
 def test_a_second_run_changes_nothing_and_says_nothing(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, azd={**GIVEN, **OUTPUTS})
     assert hook({}, tmp_path, "owner").returncode == 0
