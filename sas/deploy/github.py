@@ -4,8 +4,9 @@ sas azd sign-in OWNER/REPO    once for each environment, by a person: identity, 
 sas azd settings              in the workflow: the variables, for azd
 
 ``sign-in`` needs az (an owner of the resource group, or of the subscription if there is no group
-yet), gh (an administrator of the repository) and azd with the environment chosen. It can run again:
-after ``azd env set``, after a change of roles.json, after the repository was renamed.
+or a resource provider is missing), gh (an administrator of the repository) and azd with the
+environment chosen. It can run again: after ``azd env set``, after a change of roles.json, after the
+repository was renamed.
 
 1. An application in Entra ID. It is found by the id that azd remembers, else by its exact name. One
    that somebody else could sign in as is refused, because it gets the right to grant roles.
@@ -90,7 +91,10 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     values = _azd_values()
     _grant(principal, values)
     for name in environments:
-        _protect(f"repos/{repository}/environments/{name}")
+        try:
+            _protect(f"repos/{repository}/environments/{name}")
+        except CommandFailedError as error:
+            raise _explained(error, name) from None
     _trust(client, {f"sas-{name}": subject(prefix, name) for name in environments})
     for name in environments:
         _set_variables(
@@ -99,8 +103,10 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
         )
     print(
         f"{repository} deploys as {client}, from main and from tags v*, in {environment}.\n"
-        f"Add reviewers to {environment} on GitHub (Settings, Environments), and a rule for main: "
-        "who may change main may deploy."
+        "On GitHub (Settings, Rules), add a rule for main and one for tags v*: who may change main "
+        "or push such a tag may deploy.\n"
+        f"Add reviewers to {environment} (Settings, Environments). A private repository has them "
+        "with GitHub Enterprise only."
     )
 
 
@@ -278,6 +284,22 @@ def _protect(path: str) -> None:
             _gh("POST", f"{path}/deployment-branch-policies", {"name": name, "type": kind})
     for name, kind in sorted(present.difference(POLICIES)):
         print(f"{path.rpartition('/')[2]} lets the {kind} {name} deploy too: a rule of yours?")
+
+
+def _explained(error: CommandFailedError, environment: str) -> Exception:
+    """Return the error, with what to do if GitHub refused for the plan, or the rights of a person.
+
+    docs.github.com, actions/managing-workflow-runs/reviewing-deployments, says which plan has what.
+    An answer 422 names the billing plan (backstage issue 28977). 403 and 404 give no cause.
+    """
+    if not re.search(r"HTTP 40[34]|billing plan", error.text):
+        return error
+    return DeploymentRefusedError(
+        f"GitHub refused the environment {environment}: {error.text}\n"
+        "You must be an administrator of the repository. In a private one, environments need "
+        "GitHub Pro, Team or Enterprise, and their reviewers and wait timers GitHub Enterprise: "
+        "take that plan, or make it public"
+    )
 
 
 def _environment(path: str) -> dict[str, Any]:

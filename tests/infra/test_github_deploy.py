@@ -331,6 +331,26 @@ def test_reviewers_and_rules_that_people_made_stay(tmp_path: Path) -> None:
     assert "production lets the branch hotfix deploy too" in output
 
 
+@pytest.mark.parametrize("plan", ["Free", "Team"])
+def test_a_plan_of_github_that_is_too_small_is_named_with_what_to_do(
+    tmp_path: Path, plan: str
+) -> None:
+    cloud(tmp_path, repositories={"me/Shop": {**REPOSITORY, "plan": plan}})
+    code, _, errors = sas("sign-in", "me/shop")
+    assert code == 1
+    assert "GitHub refused the environment production" in errors
+    assert "In a private one, environments need GitHub Pro, Team or Enterprise" in errors
+    assert "or make it public" in errors
+
+
+def test_it_ends_with_what_a_person_adds_on_github(tmp_path: Path) -> None:
+    _, output = signed_in(tmp_path)
+    assert "a rule for main and one for tags v*" in output
+    assert "who may change main or push such a tag may deploy" in output
+    assert "Add reviewers to production" in output
+    assert "with GitHub Enterprise only" in output
+
+
 def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
     stale = {"SAS_SERVICE_BUS_SKU": "Premium", "THEIR_OWN": "stays"}
     plan = {"variables": stale, "deployment_branch_policy": None}

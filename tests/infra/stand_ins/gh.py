@@ -1,8 +1,9 @@
 """``gh``: the settings of repositories, and the tags of others.
 
 The state has ``repositories`` (by the name as GitHub spells it): ``sub`` (the answer about OIDC
-subjects), ``environments`` (by name: the members of the answer, ``policies`` and ``variables``) and
-``tags`` (by name, the commit). Names of repositories are found without case. Sources:
+subjects), ``environments`` (by name: the members of the answer, ``policies`` and ``variables``),
+``plan`` (of a private repository, too small for what is asked) and ``tags`` (by name, the commit).
+Names of repositories are found without case. Sources:
 docs.github.com, rest, and cli/cli.
 """
 
@@ -13,6 +14,15 @@ import re
 from typing import Any
 
 from tests.infra.stand_ins import Call, Refused, Rules, State
+
+PLANS = {
+    "Free": "gh: Not Found (HTTP 404)",  # no source says what it is
+    "Team": (
+        "gh: Failed to create the environment protection rule. Please ensure the billing plan "
+        "supports the required reviewers protection rule. (HTTP 422)"
+    ),
+}
+"""What a private repository answers to a rule that its plan lacks: backstage issue 28977."""
 
 
 def _repository(state: State, name: str) -> tuple[str, dict[str, Any]]:
@@ -48,6 +58,8 @@ def _environment(
 ) -> object:
     environments = repository.setdefault("environments", {})
     if method == "PUT":
+        if repository.get("plan"):
+            raise Refused(PLANS[repository["plan"]])
         return _put(environments, match[1], body)
     if match[1] not in environments:
         raise Refused("gh: Not Found (HTTP 404)")
