@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -266,7 +265,7 @@ def azd(
             case "export" | "restore":
                 _copy(action, Path(str(target)))
             case "settings":
-                sys.stdout.write(github.settings(json.loads(os.environ.get("VARS", "{}"))))
+                sys.stdout.write(github.settings(os.environ))
             case _:
                 deployment.HOOKS[action](os.environ)
     except (deployment.DeploymentRefusedError, CommandFailedError, ValueError) as error:

@@ -14,7 +14,9 @@ repository was renamed.
 3. Two environments on GitHub, NAME and NAME-plan, each for the branch main and for tags v*. People
    add reviewers to NAME. NAME-plan has none, because it only shows what NAME would do.
 4. The identity trusts these two environments, by the subject that GitHub signs.
-5. The variables of both environments are the values of azd.
+5. The variables of both environments are the values of azd. The addresses for alerts are a secret.
+   businessSettings are variables, although Bicep has them secure for the sake of the history of
+   deployments: they are addresses of services and numbers, and a key belongs into the vault.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.deploy import owner
-from sas.deploy.azd import DeploymentRefusedError, parameter_variables
+from sas.deploy.azd import WEBHOOKS, DeploymentRefusedError, parameter_variables
 from sas.deploy.commands import CommandFailedError, az, run
 
 ENVIRONMENT = "production"
@@ -45,6 +47,8 @@ OF_SIGN_IN = (
     "AZURE_SUBSCRIPTION_ID",
     "AZURE_TENANT_ID",
 )
+SECRETS = (WEBHOOKS,)
+"""Those that are secrets on GitHub: who has such an address may post to it."""
 POLICIES = (("main", "branch"), ("v*", "tag"))
 """What deploys: names of branches and tags, and the kind of each."""
 
@@ -110,12 +114,16 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     )
 
 
-def settings(variables: Mapping[str, str]) -> str:
+def settings(environ: Mapping[str, str]) -> str:
     """Return the lines for GITHUB_ENV: each variable that a deployment reads.
+
+    ``VARS`` has the variables of the job's environment, as JSON. Each secret is on its own.
 
     Raises:
         ValueError: a value has a line break, and could define another variable.
     """
+    variables = json.loads(environ.get("VARS") or "{}")
+    variables |= {name: environ[name] for name in SECRETS if environ.get(name)}
     lines = []
     for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
         value = variables.get(name, "")
@@ -347,14 +355,18 @@ def _trust(client: str, subjects: Mapping[str, str]) -> None:
 
 
 def _set_variables(of: tuple[str, ...], values: Mapping[str, str]) -> None:
-    """Give an environment's variables the values of azd. Remove a variable that azd lacks."""
-    listed = json.loads(run("gh", "variable", "list", *of, "--json", "name"))
-    present = {variable["name"] for variable in listed}
+    """Give an environment the values of azd, as secrets or variables. Remove what azd lacks.
+
+    gh reads a value from stdin, because the list of processes shows arguments.
+    """
+    kinds = ("secret", "variable")
+    listed = {kind: json.loads(run("gh", kind, "list", *of, "--json", "name")) for kind in kinds}
     for name in sorted({*parameter_variables(), *OF_SIGN_IN}):
-        if values.get(name):
-            run("gh", "variable", "set", name, *of, "--body", values[name])
-        elif name in present:
-            run("gh", "variable", "delete", name, *of)
+        for kind in kinds:
+            if values.get(name) and (kind == "secret") == (name in SECRETS):
+                run("gh", kind, "set", name, *of, stdin=values[name])
+            elif {"name": name} in listed[kind]:
+                run("gh", kind, "delete", name, *of)
 
 
 def _gh(method: str, path: str, body: Mapping[str, Any]) -> None:

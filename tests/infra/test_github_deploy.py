@@ -13,7 +13,7 @@ import pytest
 
 from sas.cli.main import main
 from sas.deploy.azd import parameter_variables
-from sas.deploy.github import ISSUER, condition, settings
+from sas.deploy.github import ISSUER, SECRETS, condition, settings
 from tests.infra.kit import INFRA, ROOT
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.az_ad import TENANT, app
@@ -367,6 +367,37 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
     assert environments(state)["production-plan"]["variables"] == {**needed, "THEIR_OWN": "stays"}
 
 
+def test_addresses_for_alerts_are_a_secret_that_no_list_of_processes_shows(tmp_path: Path) -> None:
+    """The sign-in of earlier versions made a variable of them, which the logs of a run show."""
+    address = "https://events.example/key"
+    older = {"variables": {"SAS_OPERATOR_WEBHOOKS": address}, "deployment_branch_policy": None}
+    after = cloud(
+        tmp_path,
+        azd={**VALUES, "SAS_OPERATOR_WEBHOOKS": address},
+        repositories={"me/Shop": {**REPOSITORY, "environments": {"production": older}}},
+    )
+    assert sas("sign-in", "me/shop")[0] == 0
+    for environment in environments(after.state).values():
+        assert environment["secrets"] == {"SAS_OPERATOR_WEBHOOKS": address}
+        assert "SAS_OPERATOR_WEBHOOKS" not in environment["variables"]
+    assert not [call for call in after.called() if address in " ".join(call.words)]
+
+
+def test_a_secret_that_azd_lacks_is_removed(tmp_path: Path) -> None:
+    older = {"secrets": {"SAS_OPERATOR_WEBHOOKS": "x"}, "deployment_branch_policy": None}
+    repository = {**REPOSITORY, "environments": {"production": older}}
+    state, _ = signed_in(tmp_path, repositories={"me/Shop": repository})
+    assert environments(state)["production"]["secrets"] == {}
+
+
+def test_each_secure_parameter_but_the_settings_of_the_business_is_a_secret() -> None:
+    bicep = (INFRA / "main.bicep").read_text()
+    secure = set(re.findall(r"@secure\(\)\n(?:@.*\n)*param (\w+)", bicep))
+    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+    values = [str(parameters[name]["value"]) for name in secure - {"businessSettings"}]
+    assert {name for text in values for name in re.findall(r"\{(\w+)", text)} == set(SECRETS)
+
+
 def test_a_second_sign_in_changes_nothing(tmp_path: Path) -> None:
     before, _ = signed_in(tmp_path)
     assert sas("sign-in", "me/shop")[0] == 0
@@ -390,5 +421,15 @@ def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
 
 
 def test_a_variable_cannot_define_another_one() -> None:
-    with pytest.raises(ValueError, match="line break"):
-        settings({"ORDERS_STOCK_URL": "https://stock.example\nLD_PRELOAD=x"})
+    value = "https://stock.example\nLD_PRELOAD=x"
+    for environ in (
+        {"VARS": json.dumps({"ORDERS_STOCK_URL": value})},
+        {"SAS_OPERATOR_WEBHOOKS": value},
+    ):
+        with pytest.raises(ValueError, match="line break"):
+            settings(environ)
+
+
+def test_the_workflow_hands_over_the_secrets_too() -> None:
+    environ = {"VARS": "{}", "SAS_OPERATOR_WEBHOOKS": "https://events.example/key"}
+    assert settings(environ) == "SAS_OPERATOR_WEBHOOKS=https://events.example/key\n"

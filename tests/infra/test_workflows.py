@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sas.deploy.github import SECRETS
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.in_process import call_in_process
@@ -78,15 +81,34 @@ def test_staging_is_optional_and_production_is_not() -> None:
         assert "needs.ready.outputs.ready == 'true'" in job["if"]
 
 
-def test_who_signs_in_has_federated_identity_and_keeps_no_secret() -> None:
+def test_who_signs_in_has_federated_identity_and_keeps_no_secret_for_it() -> None:
     signing_in = [STAGE["plan"], STAGE["deploy"], yaml.safe_load(TEXTS["backup"])["jobs"]["export"]]
     for job in signing_in:
         assert job["permissions"]["id-token"] == "write"
         assert "./.github/actions/sign-in" in runs(job)
     assert "--federated-credential-provider github" in SIGN_IN
-    for text in (*TEXTS.values(), SIGN_IN):
-        assert "secrets." not in text
+    secrets = set(re.findall(r"secrets\.(\w+)", "".join((*TEXTS.values(), SIGN_IN))))
+    assert secrets == set(SECRETS)
     assert SIGN_IN.index("GITHUB_ENV") < SIGN_IN.index("azd auth") < SIGN_IN.index("azd env new")
+
+
+def test_addresses_for_alerts_reach_a_deployment_and_each_is_masked() -> None:
+    """A called workflow gets the secrets of its environment if it inherits secrets."""
+    for name in ("staging", "production"):
+        assert DEPLOY[name]["secrets"] == "inherit"
+    for job in ("plan", "deploy"):
+        [inputs] = [step["with"] for step in STAGE[job]["steps"] if "sign-in" in str(step)]
+        assert inputs["webhooks"] == "${{ secrets.SAS_OPERATOR_WEBHOOKS }}"
+    steps = yaml.safe_load(SIGN_IN)["runs"]["steps"]
+    [settings] = [step for step in steps if "sas azd settings" in step.get("run", "")]
+    assert settings["env"]["SAS_OPERATOR_WEBHOOKS"] == "${{ inputs.webhooks }}"
+    [mask] = [step["run"] for step in steps if "::add-mask::" in step.get("run", "")]
+    bash = shutil.which("bash")
+    assert bash
+    addresses = "https://a.example/?key=1, https://b.example/2"
+    masked = subprocess.check_output([bash, "-c", mask], env={"WEBHOOKS": addresses}, text=True)
+    expected = ["::add-mask::https://a.example/?key=1", "::add-mask::https://b.example/2"]
+    assert masked.splitlines() == expected
 
 
 def test_the_nightly_export_runs_without_a_reviewer_and_by_identity() -> None:

@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818  it is an answer
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: its words, and what it was given on stdin (with ``--input -``)."""
+    """One call: its words, and what it was given on stdin, if it reads that."""
 
     words: list[str]
     stdin: str = ""

@@ -33,7 +33,8 @@ RULES: Rules = {
 def main(argv: list[str]) -> None:
     """Answer one call."""
     directory = Path(argv[0]).resolve().parent
-    reads = "--input" in argv and not sys.stdin.isatty()
+    takes = "--input" in argv or argv[1:3] in (["secret", "set"], ["variable", "set"])
+    reads = takes and not sys.stdin.isatty()
     call = Call([Path(argv[0]).name, *argv[1:]], sys.stdin.read() if reads else "")
     text = " ".join(call.words)
     with changing(directory / "state.json") as state:

@@ -1,7 +1,7 @@
 """``gh``: the settings of repositories, and the tags of others.
 
 The state has ``repositories`` (by the name as GitHub spells it): ``sub`` (the answer about OIDC
-subjects), ``environments`` (by name: the members of the answer, ``policies`` and ``variables``),
+subjects), ``environments`` (by name: the members of the answer, policies, variables and secrets),
 ``plan`` (of a private repository, too small for what is asked) and ``tags`` (by name, the commit).
 Names of repositories are found without case. Sources:
 docs.github.com, rest, and cli/cli.
@@ -15,6 +15,8 @@ from typing import Any
 
 from tests.infra.stand_ins import Call, Refused, Rules, State
 
+OURS = {"policies", "variables", "secrets"}
+"""What the state has in an environment, and the answer has not."""
 PLANS = {
     "Free": "gh: Not Found (HTTP 404)",  # no source says what it is
     "Team": (
@@ -65,7 +67,7 @@ def _environment(
         raise Refused("gh: Not Found (HTTP 404)")
     environment = environments[match[1]]
     if not match[2]:
-        return {name: environment[name] for name in environment.keys() - {"policies", "variables"}}
+        return {name: environment[name] for name in environment.keys() - OURS}
     # Only with custom policies: github-community-projects/safe-settings issue 746.
     if not (environment.get("deployment_branch_policy") or {}).get("custom_branch_policies"):
         raise Refused("gh: Not Found (HTTP 404)")
@@ -110,31 +112,33 @@ def _put(environments: dict[str, Any], name: str, body: dict[str, Any]) -> objec
     return environments[name]
 
 
-def _variables(state: State, call: Call) -> dict[str, str]:
-    """An environment that is not there is an error: ``pkg/cmd/variable``, by the same paths."""
+def _kept(state: State, call: Call) -> dict[str, str]:
+    """An environment that is not there is an error: ``pkg/cmd/variable`` and ``pkg/cmd/secret``."""
+    kind = f"{call.words[1]}s"
     _, repository = _repository(state, call.options["--repo"])
     environments = repository.get("environments", {})
     if call.options["--env"] not in environments:
-        raise Refused("failed to get variables: HTTP 404: Not Found")
-    variables: dict[str, str] = environments[call.options["--env"]].setdefault("variables", {})
-    return variables
+        raise Refused(f"failed to get {kind}: HTTP 404: Not Found")
+    values: dict[str, str] = environments[call.options["--env"]].setdefault(kind, {})
+    return values
 
 
-def _variable_list(state: State, call: Call) -> object:
-    return [{"name": name} for name in _variables(state, call)]
+def _list(state: State, call: Call) -> object:
+    return [{"name": name} for name in _kept(state, call)]
 
 
-def _variable_set(state: State, call: Call) -> None:
-    _variables(state, call)[call.words[3]] = call.options["--body"]
+def _set(state: State, call: Call) -> None:
+    """Without ``--body`` the value is stdin, without line breaks at its end: ``getBody``."""
+    _kept(state, call)[call.words[3]] = call.stdin.rstrip("\r\n")
 
 
-def _variable_delete(state: State, call: Call) -> None:
-    del _variables(state, call)[call.words[3]]
+def _delete(state: State, call: Call) -> None:
+    del _kept(state, call)[call.words[3]]
 
 
 RULES: Rules = {
     "gh api": _api,
-    "gh variable list": _variable_list,
-    "gh variable set": _variable_set,
-    "gh variable delete": _variable_delete,
+    **{f"gh {kind} list": _list for kind in ("variable", "secret")},
+    **{f"gh {kind} set": _set for kind in ("variable", "secret")},
+    **{f"gh {kind} delete": _delete for kind in ("variable", "secret")},
 }
