@@ -238,7 +238,7 @@ def azd(
 
     \b
       check         refuse a deployment that would fail, and change nothing
-      preprovision  the same, make the resource group, and ask who gets alerts
+      preprovision  the same, make the group, register providers, and ask who gets alerts
       postprovision lock the orders, and remove rights and queues that are not given any more
       owner         do what only an owner of the resource group may do
       package       make the zip to deploy, build/app.zip if no FILE is named
