@@ -180,7 +180,7 @@ var logRules = [
   }
   {
     name: 'functions-failing'
-    description: 'The handling of messages fails: they come again, and are dead-lettered after some 12 minutes.'
+    description: 'The handling of messages fails: they come again, and are dead-lettered after 8 to 16 minutes.'
     severity: 2
     query: loadTextContent('../kql/alert-functions-failing.kql')
     result: { column: 'Failed', operator: 'GreaterThan', threshold: 20 }

@@ -107,8 +107,8 @@ DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
 FAILURES_MAX = 7
 """After so many failures a message is poison. Its pauses are 4, 16, 64, 256, 300 and 300 s at most,
-together some 12 minutes. Within that time a bad release can be taken back: its alert comes at the
-first failure, and a rollback takes two minutes.
+and half of that at least: together 8 to 16 minutes. Within that time a bad release can be taken
+back: its alert comes at the first failure, and a rollback takes two minutes.
 """
 FAILURE_DELAY_MAX_S = AttemptError.PAUSE_MAX.total_seconds()
 """Longest pause before a message is handled again after a failure."""
@@ -249,9 +249,15 @@ class Receiver:
     async def _report_failure(self, delivery: Delivery, error: Exception, delay: float) -> None:
         """Report the incident of a failure. If that fails, the next failure does it."""
         now = self.clock.now()
-        then = f"tried {FAILURES_MAX} times within some 12 minutes, and then put on orders-rejected"
+        then = (
+            f"tried {FAILURES_MAX} times within 8 to 16 minutes, and then put on orders-rejected. "
+            "This incident ends some 8 minutes after the last failure"
+        )
         if delivery.queue == self.dead_letters:
-            then = "tried again at least every hour"
+            then = (
+                "tried again at least every hour. This incident ends some minutes after a try that "
+                "works"
+            )
         incident = Incident(
             kind=AlertKind.AGENT_FAILING,
             scope=f"{type(error).__name__} at {line_of(error)}",
@@ -259,7 +265,8 @@ class Receiver:
             "If a release brought it, deploy the one before: `sas azd deploy` with the zip that "
             f"you kept. Otherwise deploy a mended version. Each message is {then}.",
             since=now,
-            until=now + timedelta(seconds=delay),
+            # Messages that failed a moment before may come later than this one.
+            until=now + timedelta(seconds=max(delay, FAILURE_DELAY_MAX_S)),
         )
         try:
             await self.incidents.report(incident, *_order_ids(delivery))

@@ -362,11 +362,30 @@ async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_
         f"Messages of queue scheduler fail: KeyError: 'amount' ({line}). If a release brought "
         "it, deploy the one before: `sas azd deploy`"
     )
+    assert "tried 7 times within 8 to 16 minutes" in alert.text
+    assert "ends some 8 minutes after the last failure. It began at" in alert.text
     assert "first seen by order O-0" in alert.text
-    for _ in range(6):
+    kinds = []
+    for _ in range(8):
         await door.clock.advance(60)
         await door.clock.run(door.incidents.check_health())
-    assert [alert.kind for alert in door.alerts()] == ["agent-failing", "cleared"]
+        kinds.append([alert.kind for alert in door.alerts()][1:])
+    assert kinds == [[]] * 7 + [["cleared"]]
+
+
+@pytest.mark.parametrize(("minutes", "alerts"), [(14, 1), (16, 2)])
+async def test_the_alert_of_failing_messages_is_repeated_by_a_new_failure_alone(
+    minutes: int, alerts: int
+) -> None:
+    """It is due after a quarter of an hour, and the incident has not ended then."""
+    door = Door(*[KeyError("amount")] * minutes)
+    for minute in range(26):
+        if minute < minutes:
+            await door.receive(replace(FIRST, message_id=f"m-{minute}"))
+        await door.clock.run(door.incidents.check_health())
+        await door.clock.advance(60)
+    kinds = [alert.kind for alert in door.alerts()]
+    assert kinds == ["agent-failing"] * alerts + ["cleared"]
 
 
 async def test_a_failure_that_cannot_be_reported_is_put_back_all_the_same() -> None:

@@ -189,7 +189,7 @@ class IncidentBoard:
             if active is not None and not active.alerts_sent:
                 # Its beginning is written before its first alert: it is part of the alert's id.
                 value, sightings = await self._written(name, active, value), None
-            if active is not None and rules.next_alert_at(active) <= now:
+            if active is not None and rules.is_alert_due(active, now):
                 await self._send(_alert(active, now))
                 active = rules.alert_sent(active, now)
             if active is not None or value is not None:

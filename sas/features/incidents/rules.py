@@ -14,7 +14,7 @@ An incident ends when its cause is observed to be over, and the kind says how:
   application reads its queue again.
 
 All others, and these where the observer died, end ``OVER_AFTER`` the time at which they should have
-been seen again.
+been seen again; ``agent-failing`` ends ``FAILING_OVER_AFTER`` it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ NEXT_ALERT_AFTER = (
 OVER_AFTER = timedelta(minutes=5)
 """An incident is over if it was not seen again this long after its ``until``: time for one sweep,
 and for one that failed.
+"""
+FAILING_OVER_AFTER = timedelta(minutes=2)
+"""The same for ``agent-failing``. It needs no sweep: each message that fails again reports it, and
+that is written a minute later at most.
 """
 ORDERS_NAMED_MAX = 5
 _END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE_DELAY}
@@ -117,7 +121,8 @@ def seen(active: ActiveIncident | None, sightings: Sightings, now: datetime) -> 
 
 def is_over(active: ActiveIncident, now: datetime) -> bool:
     """Return whether an incident was not seen again for so long that it is over."""
-    return now > active.until + OVER_AFTER
+    is_failing = active.kind is AlertKind.AGENT_FAILING
+    return now > active.until + (FAILING_OVER_AFTER if is_failing else OVER_AFTER)
 
 
 def rests(active: ActiveIncident, sightings: Sightings | None, now: datetime) -> bool:
@@ -160,6 +165,17 @@ def next_alert_at(active: ActiveIncident) -> datetime:
         return active.last_seen
     pause = NEXT_ALERT_AFTER[min(active.alerts_sent, len(NEXT_ALERT_AFTER)) - 1]
     return active.last_alert_at + pause
+
+
+def is_alert_due(active: ActiveIncident, now: datetime) -> bool:
+    """Return whether an alert of an active incident must be sent now.
+
+    The alert of ``agent-failing`` is repeated by a new failure alone: without one, the bug may be
+    mended.
+    """
+    next_at = next_alert_at(active)
+    is_new = active.last_seen >= next_at or active.kind is not AlertKind.AGENT_FAILING
+    return is_new and next_at <= now
 
 
 def alert_sent(active: ActiveIncident, now: datetime) -> ActiveIncident:
