@@ -208,7 +208,7 @@ def remove(
     names: IDs = None,
     *,
     repaired: Annotated[
-        bool, typer.Option("--repaired", help="All alerts that need nothing any more.")
+        bool, typer.Option("--repaired", help="All that need nothing any more.")
     ] = False,
     place: In = None,
     dry_run: DryRun = False,
@@ -223,15 +223,16 @@ def remove(
 
     There is no way back, so it asks. The id of an alert removes all alerts of
     its cause that are as old or older. --repaired removes the alerts whose
-    orders are repaired, or whose incident is over.
+    orders are repaired or whose incident is over, and the rejected messages
+    inside the system whose orders ended well without them.
     """
     if bool(names) == repaired:
         raise UsageError("give one ID or more, or --repaired")
-    if repaired and place not in {None, ALERTS}:
-        raise UsageError("--repaired removes alerts only")
+    if repaired and place not in {None, ALERTS, REJECTED}:
+        raise UsageError("--repaired removes alerts and rejected messages only")
 
     async def work(system: LiveSystem) -> int:
-        places = [ALERTS] if repaired else [place] if place else PLACES
+        places = [place] if place else (ALERTS, REJECTED) if repaired else PLACES
         contents, store = await _read(system, places)
         plan = await plan_removal(store, contents, system.queues, names or None)
         return await _carry_out(system, plan, dry_run=dry_run, asks=not yes, json=json)
@@ -290,7 +291,7 @@ def _say(records: Iterable[Record]) -> None:
 
 
 def _show_groups(answer: MessageList, limit: int) -> None:
-    """Print messages, alerts of one cause together, and how many alerts need nothing any more."""
+    """Print messages, alerts of one cause together, and how many need nothing any more."""
     page = answer.groups[:limit]
     if page:
         screen.table(

@@ -16,7 +16,7 @@ from sas.cli import application, options, screen, system
 from sas.cli.screen import time_of
 from sas.cli.system import LiveSystem, read_bus, read_storage
 from sas.features.circuit_breaker.guard import breakers
-from sas.operate import checks, letters
+from sas.operate import checks, letters, messages
 from sas.operate.checks import Check
 from sas.operate.errors import UsageError
 from sas.operate.messages import QueueCount
@@ -114,7 +114,9 @@ async def _look(place: LiveSystem, app_agents: set[str]) -> SystemStatus:
     if bus is None:
         return status_of(await read_system(store, screen.now()), screen.now())
     names = {*app_agents, *await breakers(store).all(), *letters.agents_here(place.queues)}
-    counting = asyncio.create_task(queue_counts(bus, queue_names(place.queues, names)))
+    queues = place.queues
+    look_at = partial(messages.joined, store, queues=queues)
+    counting = asyncio.create_task(queue_counts(bus, queue_names(queues, names), look_at))
     try:
         reading = await read_system(store, screen.now())
         place.waits_for = QUEUES

@@ -17,6 +17,7 @@ from sas.desk.watch import Watch
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.operate import letters, messages
+from sas.operate.letters import PeekResult
 from sas.operate.messages import MessageList, MessageRow
 from sas.operate.rows import OrderRow
 from sas.operate.status import is_forbidden, queue_counts, queue_names
@@ -50,8 +51,8 @@ class InboxView:
 
     @property
     def count(self) -> int:
-        """How many messages there are; alerts of one cause count as one."""
-        return len(self.list.rows if self.resends else self.list.groups)
+        """How many messages need somebody; alerts of one cause count as one."""
+        return len(self.list.groups)
 
 
 _EMPTY = (
@@ -106,24 +107,31 @@ class Inboxes:
             if name == messages.DEAD_LETTERS:
                 answer = await messages.joined(self.store, contents, self.queues)
             else:
-                picture = self.watch.picture
-                rows = (*picture.finished.values(), *picture.under_way, *picture.in_error)
-                orders = {row.order_id: row for row in rows}
-                answer = messages.list_of(contents, self.queues, orders)
+                answer = await self._look_at(contents)
             self.boxes[name] = replace(box, list=answer, read_at=self.now())
+
+    async def _look_at(self, contents: PeekResult) -> MessageList:
+        """Return messages with their orders, of which none is loaded."""
+        picture = self.watch.picture
+        rows = (*picture.finished.values(), *picture.under_way, *picture.in_error)
+        orders = {row.order_id: row for row in rows}
+        return messages.list_of(contents, self.queues, orders)
 
     async def look_at_all(self) -> None:
         """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
         at = self.now()
-        self.watch.queues = await queue_counts(self.bus, names)
+        self.watch.queues = await queue_counts(self.bus, names, self._look_at)
         self.watch.queues_at = at
 
     def forget(self, resent: MessageRow) -> None:
         """Hide a message that was sent again, until the queues are read the next time."""
         for name, box in self.boxes.items():
             rows = tuple(row for row in box.list.rows if row != resent)
-            self.boxes[name] = replace(box, list=structs.replace(box.list, rows=rows))
+            groups = tuple(group for group in box.list.groups if group.newest != resent)
+            self.boxes[name] = replace(
+                box, list=structs.replace(box.list, rows=rows, groups=groups)
+            )
 
     def refused(self) -> list[OrderRow]:
         """Return the orders that were rejected and never began, each once, as rows of a list."""

@@ -111,6 +111,12 @@ class Letter:
             return convert(self.peeked.body, RejectedMessage)
         return None
 
+    @property
+    def whole(self) -> tuple[str, str]:
+        """A key that all parts of a rejected message have, and no other message."""
+        part = self.rejected
+        return self.path, part.id.rpartition("/")[0] if part else f"#{self.peeked.sequence}"
+
 
 def moment_of(text: str | None) -> datetime | None:
     """Return the moment of a text that a sender may have written; None if it is none."""

@@ -5,7 +5,8 @@
 2. **A cause, no symptom.** Service Bus knows only that a queue gave a message up. The row says what
    happened to the message.
 3. **Alerts of one cause are one alert** with a count. An alert is *over* when its order is repaired
-   or its incident has ended: it is counted, and shown no more.
+   or its incident has ended: it is counted, and shown no more. So is a message inside the system
+   that was given up, by the same rule as the alert about it.
 
 Reading here only peeks. ``sas.operate.redriving`` sends messages again and removes them.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -65,10 +66,10 @@ class MessageRow(Record, frozen=True, kw_only=True):
     the queue that refused the message or gave it up. ``kind`` is the kind of the alert, the reason
     of the refusal, or why the queue gave the message up; ``cause`` says it in a sentence. ``about``
     names the incident of an alert, or its step and agent; alerts of one cause have the same
-    ``fingerprint``, and ``over`` says why an alert needs nothing any more. ``state`` is the order's
-    ProcessState now, None if it is not known. ``fate`` says what a resend of a dead letter would
-    do. ``command`` is what to run. A large message has several ``parts``, and ``body`` is that of
-    the first; it is None unless it was asked for, because it may be personal.
+    ``fingerprint``, and ``over`` says why a message needs nothing any more. ``state`` is the
+    order's ProcessState now, None if it is not known. ``fate`` says what a resend of a dead letter
+    would do. ``command`` is what to run. A large message has several ``parts``, and ``body`` is
+    that of the first; it is None unless it was asked for, because it may be personal.
     """
 
     what: str
@@ -105,7 +106,7 @@ class MessageGroup(Record, frozen=True, kw_only=True):
 class MessageList(Record, frozen=True, kw_only=True):
     """The messages of some places, the newest first.
 
-    ``groups`` has them with alerts of one cause together, without the alerts that are over, which
+    ``groups`` has them with alerts of one cause together, without those that are over, which
     ``over`` counts. ``problems`` says which queue, or which part of the answer, could not be read.
     """
 
@@ -136,6 +137,9 @@ class QueueCount(Record, frozen=True, kw_only=True):
     left_since: datetime | None = None
     problem: str = ""
 
+
+Look = Callable[[PeekResult], Awaitable[MessageList]]
+"""Returns messages with their orders."""
 
 # -- Read -------------------------------------------------------------------------------------
 
@@ -216,7 +220,7 @@ def list_of(
         elif (alert := letter.alert) is not None:
             changes = _alert(alert, order, ended)
         else:
-            changes = _rejected(part, row.message_id, queues) if part else {}
+            changes = _rejected(part, row.message_id, queues, order) if part else {}
         if content:
             changes["body"] = part.body if part else letter.peeked.body.decode(errors="replace")
         rows.append(structs.replace(row, **changes))
@@ -230,10 +234,17 @@ def list_of(
     )
 
 
-async def count_queue(bus: MessageBus, name: str) -> QueueCount:
-    """Return what lies in a queue and in its dead-letter subqueue."""
+async def count_queue(bus: MessageBus, name: str, look: Look | None = None) -> QueueCount:
+    """Return what lies in a queue and in its dead-letter subqueue.
+
+    Rejected messages that are over do not count, if ``look`` is there to tell.
+    """
     contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE])
-    letters = contents.letters
+    rejected = [letter for letter in contents.letters if letter.path == name and letter.rejected]
+    answer = await look(PeekResult(rejected, {})) if look and rejected else MessageList()
+    over = {row.message_id for row in answer.rows if row.over}
+    ended = {letter.whole for letter in rejected if letter.peeked.message_id in over}
+    letters = [letter for letter in contents.letters if letter.whole not in ended]
     dead_letters = [letter for letter in letters if letter.path != name]
     waiting = [
         letter for letter in letters if letter.path == name and not letter.peeked.is_scheduled
@@ -320,17 +331,33 @@ _TODO_OF_FATE = {
 }
 
 
-def _rejected(part: RejectedMessage, message_id: str, queues: Queues) -> dict[str, Any]:
+def _rejected(
+    part: RejectedMessage, message_id: str, queues: Queues, order: OrderRow | None
+) -> dict[str, Any]:
+    over = _why_passed(part, order, queues)
+    command = f"{'resend' if part.order_id and not over else 'remove'} {shlex.quote(message_id)}"
+    if command.startswith("resend") and is_internal(part, queues):  # see redriving
+        command += f" --to {shlex.quote(part.source_queue)}"
     return {
         "what": REJECTED_ORDER if is_order(part, queues) else REJECTED_MESSAGE,
         "source": part.source_queue,
         "kind": part.reason,
         "cause": part.description,
-        "todo": _todo_of_rejected(part, queues),
-        "command": f"sas messages {'resend' if part.order_id else 'remove'} "
-        f"{shlex.quote(message_id)}",
+        "over": over,
+        "todo": "nothing: remove it" if over else _todo_of_rejected(part, queues, order),
+        "command": f"sas messages {command}",
         "parts": part.parts,
     }
+
+
+def _why_passed(part: RejectedMessage, order: OrderRow | None, queues: Queues) -> str:
+    """Return why a rejected message needs nothing any more; an empty text if it does.
+
+    Its order asked again, so it needs that message no more.
+    """
+    if part.reason != Reason.DEAD_LETTERED or not is_internal(part, queues):
+        return ""
+    return _why_repaired(AlertKind.DEAD_LETTERED.value, moment_of(part.at), order)
 
 
 def alert_id_of(part: RejectedMessage) -> str:
@@ -338,18 +365,34 @@ def alert_id_of(part: RejectedMessage) -> str:
     return f"{part.id.rpartition('/')[0]}/alert"
 
 
-def _todo_of_rejected(part: RejectedMessage, queues: Queues) -> str:
+def _todo_of_rejected(part: RejectedMessage, queues: Queues, order: OrderRow | None) -> str:
     if part.order_id is None:
         return "look who sent it, then remove it: it belongs to no order"
     if is_internal(part, queues):
-        todo = "undo or resubmit the order"
-    elif is_outgoing(part, queues):
+        return _todo_of_internal(part, order)
+    if is_outgoing(part, queues):
         todo = f"its order goes on: let {part.source_queue} be read, and tell its reader"
     elif part.reason == Reason.ORDER_ID_TAKEN:
         todo = "the first order goes on: submit this one with an id of its own"
     else:
         todo = "correct it and submit it again"
     return f"{todo}; if its cause was outside, send it again"
+
+
+def _todo_of_internal(part: RejectedMessage, order: OrderRow | None) -> str:
+    if part.reason in {Reason.TOO_LATE, Reason.EXPIRED}:  # a callback
+        return "ask its sender to reverse the work, then remove it: it no longer counts"
+    if order is None:
+        return "look at its order: in Error, undo or resubmit it; else remove this message"
+    state = OrderState(order.process_state or OrderState.PROCESSING)
+    if state is OrderState.ERROR:
+        return "undo or resubmit the order; if its cause was outside, send it again"
+    if state in _AT_REST:
+        return "nothing: remove it"
+    return (
+        "nothing while its order goes on: send it again or remove it. If it was a command, give "
+        "that again"
+    )
 
 
 # -- Alerts -----------------------------------------------------------------------------------
@@ -413,6 +456,7 @@ _REPAIRABLE = _OF_A_FAILURE | {
     AlertKind.UNREADABLE.value,
 }
 _ENDED_WELL = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
+_AT_REST = _ENDED_WELL | {OrderState.REJECTED}
 
 
 def _why_over(
@@ -427,15 +471,20 @@ def _why_over(
     if alert.scope is not None:
         end = ended.get((alert.cleared or alert.kind, alert.scope))
         return "the incident is over" if at and end and at <= end else ""
+    return _why_repaired(alert.kind, at, order)
+
+
+def _why_repaired(kind: str, at: datetime | None, order: OrderRow | None) -> str:
+    """Return how an order left what an alert of this kind spoke of at that time; empty if not."""
     if at is None or order is None:
         return ""
     state = OrderState(order.process_state or OrderState.PROCESSING)
-    if alert.kind == AlertKind.REJECTED.value:
+    if kind == AlertKind.REJECTED.value:
         is_over = order.submitted_at is not None and order.submitted_at > at
     elif state in _ENDED_WELL:
-        is_over = alert.kind in _REPAIRABLE and order.since is not None and order.since > at
+        is_over = kind in _REPAIRABLE and order.since is not None and order.since > at
     else:
-        is_over = alert.kind in _OF_A_FAILURE
+        is_over = kind in _OF_A_FAILURE
     if not is_over or state in {OrderState.ERROR, OrderState.REJECTED}:
         return ""
     return f"{'repaired: ' if state in _ENDED_WELL else ''}now {state.value}"

@@ -38,6 +38,7 @@ from sas.operate.letters import (
     DeadLetterFate,
     Letter,
     PeekResult,
+    is_internal,
     judged,
     read,
 )
@@ -83,23 +84,16 @@ def named(contents: PeekResult, names: Collection[str]) -> list[Letter]:
         NotPossibleError: there is none for one of the names; the text says also what was not read.
     """
     letters = contents.letters
-    keys = {_whole(letter) for letter in letters if _is_named(letter, names)}
+    keys = {letter.whole for letter in letters if _is_named(letter, names)}
     missing = [name for name in names if not any(_is_named(letter, [name]) for letter in letters)]
     if missing:
         absence = f"there is no {', '.join(missing)} among the first {READ_MAX:,} messages"
         raise NotPossibleError("; ".join((absence, *contents.problems.values())))
-    return [letter for letter in letters if _whole(letter) in keys]
+    return [letter for letter in letters if letter.whole in keys]
 
 
 def _is_named(letter: Letter, names: Collection[str]) -> bool:
     return letter.peeked.message_id in names or letter.order_id in names
-
-
-def _whole(letter: Letter) -> tuple[str, str]:
-    """Return a key that all parts of a rejected message have, and no other message."""
-    part = letter.rejected
-    name = part.id.rpartition("/")[0] if part else f"#{letter.peeked.sequence}"
-    return letter.path, name
 
 
 async def plan_resend(
@@ -150,7 +144,7 @@ async def plan_removal(
     queues: Queues,
     names: Collection[str] | None,
 ) -> MovePlan:
-    """Plan to remove messages: those that are named, or the alerts that need nothing any more.
+    """Plan to remove messages: those that are named, or those that need nothing any more.
 
     The id of an alert stands for all alerts of its cause that are as old or older. With a rejected
     message goes the alert about it.
@@ -159,10 +153,17 @@ async def plan_removal(
         NotPossibleError: a message that is named is not there, or a name fits several places.
     """
     alerts = [letter for letter in contents.letters if letter.path == queues.alerts]
-    rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     if names is None:
-        ids = {row.message_id for row in rows if row.over}
-        return _plan([alert for alert in alerts if alert.peeked.message_id in ids], lambda _: None)
+        answer = await joined(store, contents, queues)
+        pairs = {(row.place, row.message_id) for row in answer.rows if row.over}
+        keys = {
+            letter.whole
+            for letter in contents.letters
+            if (place_name(letter.path), letter.peeked.message_id) in pairs
+        }
+        over = [letter for letter in contents.letters if letter.whole in keys]
+        return _plan(over, lambda _: None)
+    rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     chosen = named(contents, names)
     # With a rejected message goes the alert about it.
     spoken = {alert_id_of(letter.rejected) for letter in chosen if letter.rejected}
@@ -217,7 +218,7 @@ def _plan(
     """
     groups: dict[tuple[str, str], list[Letter]] = {}
     for letter in letters:
-        groups.setdefault(_whole(letter), []).append(letter)
+        groups.setdefault(letter.whole, []).append(letter)
     moves: list[PlannedMove] = []
     staying: list[MoveRow] = []
     for group in groups.values():
@@ -331,4 +332,7 @@ def _origin(rejected: RejectedMessage, queues: Queues) -> str:
     lanes = {queues.orders, lane(queues.orders, urgent=True)}
     if source in lanes or queues.is_response(source):
         return source
-    raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")
+    name = f" {source}" if is_internal(rejected, queues) else ""
+    raise NotPossibleError(
+        f"a sender can forge its source {source!r}: check it, and give --to{name}"
+    )

@@ -28,7 +28,7 @@ from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.operate import finding
-from sas.operate.messages import QueueCount, count_queue
+from sas.operate.messages import Look, QueueCount, count_queue
 from sas.operate.record import Record
 from sas.operate.rows import FailedAlike, OrderRow, groups_of, rows_in_error
 from sas.operate.why import LATE_AFTER, Circuit, circuit_of
@@ -157,15 +157,20 @@ def status_of(
 # -- Queues -----------------------------------------------------------------------------------
 
 
-async def queue_counts(bus: MessageBus, names: Iterable[str]) -> tuple[QueueCount, ...]:
-    """Return what lies in these queues; of one that does not answer in time that it is silent."""
+async def queue_counts(
+    bus: MessageBus, names: Iterable[str], look_at: Look | None = None
+) -> tuple[QueueCount, ...]:
+    """Return what lies in these queues; of one that does not answer in time that it is silent.
+
+    ``look_at`` finds the rejected messages that are over: they do not count.
+    """
     gate = asyncio.Semaphore(QUEUES_AT_ONCE)
     end_s = asyncio.get_running_loop().time() + QUEUES_S
 
     async def look(name: str) -> QueueCount:
         try:
             async with asyncio.timeout_at(end_s), gate:
-                return await count_queue(bus, name)
+                return await count_queue(bus, name, look_at)
         except TimeoutError:
             silent = f"queue {name}: it did not answer within {QUEUES_S:.0f} s."
             return QueueCount(queue=name, problem=silent)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
+from sas.codec.external import Rejection, encode, rejected_parts
 from sas.codec.payloads import decode_content, encode_content
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
@@ -24,7 +25,20 @@ from sas.testing.store import StoreFault
 from tests.integration.desk_kit import desk_of, words
 from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
-from tests.unit.actors_kit import CARE, CHAIN, DECLINED, Kit, fail, kit, night, order, submit
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    DECLINED,
+    QUEUES,
+    Kit,
+    fail,
+    kit,
+    night,
+    order,
+    submit,
+)
+
+REJECTED = QUEUES.rejected
 
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
@@ -397,6 +411,35 @@ async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_coun
         alerts = await browser.look("/inbox/alerts")
     assert "1 more alert needs nothing any more" in alerts
     assert "Order 10249 sas show" in alerts
+
+
+async def test_a_rejected_message_whose_order_ended_well_is_counted_as_over_alone() -> None:
+    system = kit(CARE)
+    rejection = Rejection(
+        body=b"{}",
+        reason="dead-lettered",
+        description="its function was killed",
+        source_queue="scheduler",
+        message_id="m",
+        order_id="A-1",
+    )
+    (part,) = rejected_parts(rejection, at=system.clock.now(), id_base="rejected/0")
+    async with desk_of(system) as browser:
+        browser.line.put(REJECTED, encode(part), part.id)
+        await browser.desk.inboxes.look_at_all()
+        assert "1 problem needs you." in await browser.look("/")
+        assert "Look at its order" in await browser.look("/inbox/rejected")
+        await system.later(1)
+        await system.submit(order("A-1", workflow="care"), "m-1")
+        await system.drain()
+        await browser.desk.watch.look()
+        await browser.desk.inboxes.look_at_all()
+        overview = await browser.look("/")
+        page = await browser.look("/inbox/rejected")
+    assert "Nothing needs you." in overview
+    assert "Rejected messages 1" not in overview
+    assert "1 more message needs nothing any more: repaired. sas messages remove" in page
+    assert "Nothing else is here." in page
 
 
 async def test_content_is_read_only_when_it_is_asked_for() -> None:

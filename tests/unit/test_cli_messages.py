@@ -88,6 +88,20 @@ def test_rejected_messages_and_dead_letters_are_listed_and_shown(night: Night) -
         assert "queue scheduler/$DeadLetterQueue: to read it you need" in result.err
 
 
+def test_a_rejected_message_whose_order_ended_well_is_no_problem_and_goes_with_the_repaired(
+    night: Night,
+) -> None:
+    reject(night, b"{}", "scheduler", "dead-lettered")
+    assert "1 rejected message lies" in night.sas("status").out
+    night.later(1)
+    night.submit("A-1")
+    assert "nothing is wrong" in night.sas("status").out
+    line = "1 more repaired or over: `sas messages remove --repaired`"
+    assert night.sas("messages").lines[-1] == line
+    result = night.sas("messages", "remove", "--repaired", "--yes")
+    assert (result.lines[-1], night.lying[REJECTED]) == ("removed 1 of 1", [])
+
+
 def test_a_message_is_sent_again_and_a_dry_run_sends_nothing(night: Night) -> None:
     night.runs = False
     reject(night)
@@ -132,7 +146,10 @@ def test_a_removal_asks_and_many_messages_are_not_sent_without_a_yes(
         (["resend", "x", "--all"], "give one ID or more, or --all"),
         (["resend", "--all", "--force"], "--force needs the IDs"),
         (["remove"], "give one ID or more, or --repaired"),
-        (["remove", "--repaired", "--in", "rejected"], "--repaired removes alerts only"),
+        (
+            ["remove", "--repaired", "--in", "scheduler"],
+            "--repaired removes alerts and rejected messages",
+        ),
         (["list", "--since", "yesterday"], "is not a time"),
     ],
 )

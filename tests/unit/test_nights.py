@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -88,7 +89,8 @@ class OnCall:
         now = self.system.clock.now()
         reading = await self.run(status.read_system(self.system.store, now))
         names = status.queue_names(QUEUES, AGENTS)
-        counts = await self.run(status.queue_counts(self.system.bus, names))
+        look_at = partial(messages.joined, self.system.store, queues=QUEUES)
+        counts = await self.run(status.queue_counts(self.system.bus, names, look_at))
         return status.status_of(reading, now, counts)
 
     async def problem(self) -> Problem:
@@ -145,17 +147,13 @@ class OnCall:
             await self.system.step(name)
         return bus.messages(queue)[0]
 
-    async def removes(self, message_id: str) -> None:
-        """Remove a message that was rejected, and the alert about it."""
+    async def remove_repaired(self) -> None:
+        """Remove the alerts and the rejected messages that need nothing any more."""
         bus = self.system.bus
-        for queue in (QUEUES.rejected, QUEUES.alerts):
-            contents = await self.run(letters.read(bus, [queue]))
-            names = [message_id] if queue == QUEUES.rejected else None
-            plan = await self.run(
-                redriving.plan_removal(self.system.store, contents, QUEUES, names)
-            )
-            for _ in plan.moves:
-                bus.take(queue)
+        contents = await self.run(letters.read(bus, [QUEUES.rejected, QUEUES.alerts]))
+        plan = await self.run(redriving.plan_removal(self.system.store, contents, QUEUES, None))
+        for move in plan.moves:
+            bus.take(move.path)
 
     def calls(self, agent: str, verb: str = "do") -> list[str]:
         """Return the orders for which an agent was called, in the end."""
@@ -252,11 +250,14 @@ async def test_a_poison_message_names_what_became_of_it_and_its_order_goes_on() 
     (row,) = (await night.messages(messages.REJECTED)).rows
     assert row.order_id == "O-1"
     assert "its process was killed" in row.cause
+    assert row.todo.startswith("nothing while its order goes on: ")
+    assert row.command == f"sas messages resend {row.message_id} --to {PAYMENT}"
     await night.passes(3)  # the supervisor asks for the step again
     assert night.system.state() == "Processed"
     assert request.message_id not in night.system.ids(PAYMENT)
-    await night.removes(row.message_id)
     await night.ends("Processed", "O-1")
+    await night.remove_repaired()
+    assert (await night.messages(messages.REJECTED)).rows == ()
 
 
 async def test_a_killed_host_is_named_and_its_orders_go_on_with_it() -> None:

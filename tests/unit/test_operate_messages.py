@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -290,8 +291,8 @@ def test_a_cause_is_named_and_no_symptom(
     [
         ("orders", "rejected order", "correct it and submit it again"),
         ("orders-shop", "rejected order", "correct it and submit it again"),
-        ("agent-payment-urgent", "rejected message", "undo or resubmit the order"),
-        ("scheduler", "rejected message", "undo or resubmit the order"),
+        ("agent-payment-urgent", "rejected message", "look at its order: in Error, undo or"),
+        ("scheduler", "rejected message", "look at its order: in Error, undo or"),
         ("responses-shop", "rejected message", "its order goes on: let responses-shop be read"),
     ],
 )
@@ -307,7 +308,46 @@ def test_what_to_do_about_a_rejected_message_follows_from_its_queue(
         queue,
     )
     assert row.todo.startswith(todo)
-    assert row.command == "sas messages resend rejected/0/1"
+    is_internal = todo.startswith("look at its order")
+    target = f" --to {queue}" if is_internal else ""
+    assert row.command == f"sas messages resend rejected/0/1{target}"
+    if is_internal:
+        (message,) = new_messages(resend(night, row.message_id, to=queue))
+        assert message.queue == queue
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "todo", "over"),
+    [
+        ("Pending", "dead-lettered", "nothing while its order goes on", ""),
+        ("Error", "dead-lettered", "undo or resubmit the order", ""),
+        ("Processed", "dead-lettered", "nothing: remove it", "repaired: now Processed"),
+        ("Processed", "too-late", "ask its sender to reverse the work", ""),
+    ],
+)
+def test_a_message_inside_the_system_needs_something_only_if_its_order_is_in_error(
+    night: Night, state: str, reason: str, todo: str, over: str
+) -> None:
+    reject(night, b"x" * 250_000, "scheduler", reason)
+    night.later(1)
+    if state == "Error":
+        night.fail("A-1", DECLINED)
+    elif state == "Pending":
+        night.play(night.system.submit(order("A-1"), "m-1"))
+    else:
+        night.submit("A-1")
+    answer = listed(night, "rejected")
+    (row,) = answer.rows
+    assert (row.state, row.over, row.todo[: len(todo)]) == (state, over, todo)
+    assert (len(answer.groups), answer.over) == ((0, 1) if over else (1, 0))
+    look = partial(messages.joined, night.system.store, queues=QUEUES)
+    count = asyncio.run(messages.count_queue(night, REJECTED, look))
+    assert (count.waiting, bool(count.cause)) == ((0, False) if over else (row.parts, True))
+    plan = removal(night)
+    assert [REJECTED in move.path for move in plan.moves].count(True) == bool(over)
+    assert {len(move.move.sequences) for move in plan.moves if move.path == REJECTED} <= {row.parts}
+    verb = "remove" if over else "resend"
+    assert row.command.startswith(f"sas messages {verb} rejected/0/1")
 
 
 # -- The fate of a dead letter ----------------------------------------------------------------
@@ -475,7 +515,8 @@ def test_an_order_that_was_given_up_is_a_new_submission_the_same_at_each_try(nig
 def test_a_source_that_a_sender_may_have_forged_is_not_believed(night: Night, source: str) -> None:
     reject(night, b'{"kind":"command"}', source)
     (reason,) = stays(resend(night)).values()
-    assert reason == f"a sender can forge its source '{source}': check it, and give --to"
+    name = " scheduler" if source == "scheduler" else ""
+    assert reason == f"a sender can forge its source '{source}': check it, and give --to{name}"
     assert [message.queue for message in new_messages(resend(night, to="scheduler"))] == [
         "scheduler"
     ]
