@@ -168,7 +168,7 @@ async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: i
 async def test_the_faults_lead_to_everything_that_routes_are_about() -> None:
     """What the tests above claim to cover happens."""
     counts: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(80):
         system = prepared(seed)
         await run(system)
         counts += route_counts(system)
