@@ -291,11 +291,11 @@ def _deploy(action: str, zip_path: Path | None) -> int:
     from sas.cli import smoke  # noqa: PLC0415  # slow to import (Azure's SDK)
 
     env = deployment.with_azd(os.environ)
-    if action == "deploy":
-        if zip_path is None:
-            raise UsageError("FILE is missing: sas azd deploy build/app.zip")
-        deploy(zip_path, env)
+    if action == "deploy" and zip_path is None:
+        raise UsageError("FILE is missing: sas azd deploy build/app.zip")
     expected = packaged(zip_path) if zip_path else _functions_of(Path())
+    if action == "deploy" and zip_path:
+        deploy(zip_path, env)
     code = smoke.run(expected, env)
     if action == "deploy":
         deployment.show_places(env)
