@@ -225,7 +225,10 @@ def test_the_emulator_s_queues_need_no_infra(project: Path) -> None:
     assert not (project / "infra").exists()
 
 
-def test_azd_s_hook_without_infra_says_what_to_run(project: Path) -> None:
+def test_azd_s_hook_without_infra_says_what_to_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_ENV_NAME", "shop")
     ran = sas(project, "azd", "check")
     assert (ran.returncode, "run `sas infra` first" in ran.stderr) == (1, True)
 
