@@ -80,6 +80,8 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", environment):
         raise DeploymentRefusedError(f"{environment!r}: use lower-case letters, digits and -")
+    if not re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+", repository):
+        raise DeploymentRefusedError(f"{repository}: give OWNER/REPO, such as ann/shop")
     environments = (environment, f"{environment}-plan")
     values = _azd_values()
     tenant = _tenant(values["AZURE_SUBSCRIPTION_ID"])
@@ -165,7 +167,14 @@ def _prefix(repository: str) -> str:
     answers. Then it is the name as GitHub spells it: Entra ID compares upper and lower case.
     """
     path = f"repos/{repository}/actions/oidc/customization/sub"
-    answer = json.loads(run("gh", "api", path))
+    try:
+        answer = json.loads(run("gh", "api", path))
+    except CommandFailedError as error:
+        if "HTTP 404" not in error.text:
+            raise
+        raise DeploymentRefusedError(
+            f"{repository}: no such repository, or you are no administrator of it"
+        ) from None
     if not answer.get("use_default", True):
         raise DeploymentRefusedError(
             f"{repository} has a subject of its own for OIDC, so it would name no environment. "
