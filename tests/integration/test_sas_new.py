@@ -233,6 +233,13 @@ def test_azd_s_hook_without_infra_says_what_to_run(
     assert (ran.returncode, "run `sas infra` first" in ran.stderr) == (1, True)
 
 
+def test_an_export_of_the_orders_is_neither_committed_nor_deployed(deployable: Path) -> None:
+    for name in (".gitignore", ".funcignore"):
+        lines = (deployable / name).read_text().splitlines()
+        assert "*.jsonl.gz" in lines
+        assert "build" in [line.rstrip("/") for line in lines]
+
+
 def test_its_azure_yaml_has_its_name(deployable: Path) -> None:
     content = yaml.safe_load((deployable / "azure.yaml").read_text())
     assert content["name"] == "tea-shop"
