@@ -419,8 +419,10 @@ async def _until(cloud: Cloud, reached: Callable[[], bool], text: str) -> None:
         for child in cloud.instances:
             _require(child.alive, child.describe_end())
         if time.monotonic() > end:
-            left = cloud.left_over() or "nothing"
-            raise RehearsalError(f"{text}; in the queues: {left}{await _complaints(cloud.broker)}")
+            queues = cloud.left_over() or "nothing"
+            raise RehearsalError(
+                f"{text}; in the queues: {queues}{await _complaints(cloud.broker)}"
+            )
         await asyncio.sleep(0.05)
 
 
