@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sas.deploy import owner as steps
 from sas.deploy.commands import CommandFailedError, az, executable, run, show
@@ -82,6 +83,8 @@ PRINCIPAL_FORM = (
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
 )
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
+ENVIRONMENTS = Path(".azure")
+"""Where azd keeps the environments of a project: azure-dev, local_file_data_store.go."""
 NO_OUTPUTS = (
     "azd's environment does not say what was made: run `azd provision` first, or "
     "`azd env refresh` if GitHub made it"
@@ -188,7 +191,7 @@ def with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
     If azd names a namespace and a table, those of the shell are left out: `make up` has others.
 
     Raises:
-        CommandFailedError: azd is missing, and ``env`` is not that of a hook.
+        CommandFailedError: as ``azd_values``, or azd is missing and ``env`` is not that of a hook.
     """
     if not env.get("AZURE_ENV_NAME"):
         executable("azd")
@@ -198,10 +201,16 @@ def with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def azd_values() -> dict[str, str]:
-    """Return the values of azd's environment; nothing if there is no azd, or no environment."""
+    """Return the values of azd's environment; nothing if this project has none.
+
+    Raises:
+        CommandFailedError: azd is missing, or has chosen none of the project's environments.
+    """
     try:
         return dict(json.loads(run("azd", "env", "get-values", "--output", "json")))
     except CommandFailedError:
+        if any(ENVIRONMENTS.glob("*/.env")):
+            raise
         return {}
 
 

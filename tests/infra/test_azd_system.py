@@ -84,6 +84,21 @@ def test_no_other_table_is_taken_if_azd_has_an_environment_that_names_none(
     assert "`azd env refresh` if GitHub made it" in capsys.readouterr().err
 
 
+def test_no_other_table_is_taken_if_the_environment_of_azd_cannot_be_read(
+    tmp_path: Path,
+    copies: Copies,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / ".azure" / "shop").mkdir(parents=True)
+    (tmp_path / ".azure" / "shop" / ".env").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["azd", "export", "orders.jsonl.gz"]) == 1
+    assert copies == []
+    assert "azd was not found on PATH" in capsys.readouterr().err
+
+
 def test_without_azd_the_table_is_that_of_the_shell(
     copies: Copies, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
