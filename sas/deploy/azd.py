@@ -82,6 +82,8 @@ PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
 )
+VALUES = ("azd", "env", "get-values", "--output", "json", "--no-prompt")
+"""If none is chosen, azd asks which (azure-dev, cmd/env.go), and nobody would see the question."""
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 ENVIRONMENTS = Path(".azure")
 """Where azd keeps the environments of a project: azure-dev, local_file_data_store.go."""
@@ -207,7 +209,7 @@ def azd_values() -> dict[str, str]:
         CommandFailedError: azd is missing, or has chosen none of the project's environments.
     """
     try:
-        return dict(json.loads(run("azd", "env", "get-values", "--output", "json")))
+        return dict(json.loads(run(*VALUES)))
     except CommandFailedError:
         if any(ENVIRONMENTS.glob("*/.env")):
             raise

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.deploy import owner
-from sas.deploy.azd import WEBHOOKS, DeploymentRefusedError, parameter_variables
+from sas.deploy.azd import VALUES, WEBHOOKS, DeploymentRefusedError, parameter_variables
 from sas.deploy.commands import CommandFailedError, az, run
 
 ENVIRONMENT = "production"
@@ -137,7 +137,7 @@ def settings(environ: Mapping[str, str]) -> str:
 
 
 def _azd_values() -> dict[str, str]:
-    values = json.loads(run("azd", "env", "get-values", "--output", "json"))
+    values = json.loads(run(*VALUES))
     lacking = {"AZURE_ENV_NAME", "AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"} - set(values)
     if lacking:
         hints = "".join(f"\n    azd env set {name} ..." for name in sorted(lacking))
