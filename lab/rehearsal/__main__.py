@@ -23,11 +23,19 @@ PROJECT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Rehearse; return 0, or 1 if something failed."""
+    """Rehearse; return 0, or 1 if something failed, or 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m lab.rehearsal", description=__doc__)
     parser.add_argument("--orders", type=int, default=60, help="orders in flight at the Recreate")
     parser.add_argument("--out", type=Path, default=PROJECT / "build/rehearsal", help="its files")
     options = parser.parse_args(arguments)
+    try:
+        return _rehearse(options)
+    except KeyboardInterrupt:
+        print("stopped; no process is left")
+        return 130
+
+
+def _rehearse(options: argparse.Namespace) -> int:
     out: Path = options.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -32,11 +33,15 @@ from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Faults
 from samples.services.remote import RemoteServices
+from sas.adapters.endpoints import Endpoint
+from sas.adapters.queues import OperatorServiceBus
 from sas.adapters.tables.store import TableStore
 from sas.client import NewOrder, OrdersClient
 from sas.deploy.package import FUNCTIONS
-from sas.domain.queues import Queues
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.domain.workflow import SMOKE
+from sas.operate.letters import read
+from sas.operate.messages import list_of
 from tests.ingestion import Ingestion, ingesting
 
 PROJECT = Path(__file__).parents[2]
@@ -44,6 +49,8 @@ INSTANCES = 3
 """In Azure each function that messages or a timer trigger has instances of its own. Here they are
 dealt out: an order crosses processes all the same, and two cores do."""
 PATIENCE_S = 180.0
+CAUSES_MAX = 10
+"""How many causes of alerts and dead letters are printed."""
 SERVICE_FAULTS = Faults(latency=0.8, delivery=3.0)
 """So slow that orders are in flight when everything is killed, on a busy machine too."""
 CHANGE = """
@@ -161,7 +168,7 @@ class Steps:
         start, results = time.monotonic(), [""]
         try:
             yield results.append
-        except BaseException as error:
+        except Exception as error:
             print(f"  FAILED  {title}: {error}", flush=True)
             raise
         print(f"{time.monotonic() - start:6.1f} s  {title}: {results[-1]}", flush=True)
@@ -412,8 +419,25 @@ async def _until(cloud: Cloud, reached: Callable[[], bool], text: str) -> None:
         for child in cloud.instances:
             _require(child.alive, child.describe_end())
         if time.monotonic() > end:
-            raise RehearsalError(f"{text}; in the queues: {cloud.left_over() or 'nothing'}")
+            queues = cloud.left_over() or "nothing"
+            raise RehearsalError(
+                f"{text}; in the queues: {queues}{await _complaints(cloud.broker)}"
+            )
         await asyncio.sleep(0.05)
+
+
+async def _complaints(broker: Broker) -> str:
+    """Return what an operator would read: the causes of alerts and of dead letters, a line each."""
+    queues = Queues()
+    names = [queue.name for queue in broker.namespace if broker.counts(queue.name).dead_letter]
+    paths = [queues.alerts, queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
+    bus = OperatorServiceBus.connect(Endpoint(broker.connection_string))
+    try:
+        rows = list_of(await read(bus, paths), queues, {}).rows
+    finally:
+        await bus.close()
+    causes = Counter(f"{row.what}: {row.cause}" for row in rows)
+    return "".join(f"\n    {n} x {cause}" for cause, n in causes.most_common(CAUSES_MAX))
 
 
 def _is_http(bindings: list[dict[str, Any]]) -> bool:

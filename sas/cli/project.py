@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +21,7 @@ from sas.deploy.deploy import deploy
 from sas.deploy.queues import Needs
 from sas.deploy.smoke import packaged
 from sas.distribution import files
+from sas.environment import names_a_system
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.ports import Business
 from sas.project import PAGES, ProjectError, add_deployment, create, sources
@@ -291,11 +292,11 @@ def _deploy(action: str, zip_path: Path | None) -> int:
     from sas.cli import smoke  # noqa: PLC0415  # slow to import (Azure's SDK)
 
     env = deployment.with_azd(os.environ)
-    if action == "deploy":
-        if zip_path is None:
-            raise UsageError("FILE is missing: sas azd deploy build/app.zip")
-        deploy(zip_path, env)
+    if action == "deploy" and zip_path is None:
+        raise UsageError("FILE is missing: sas azd deploy build/app.zip")
     expected = packaged(zip_path) if zip_path else _functions_of(Path())
+    if action == "deploy" and zip_path:
+        deploy(zip_path, env)
     code = smoke.run(expected, env)
     if action == "deploy":
         deployment.show_places(env)
@@ -323,16 +324,30 @@ def _function_apps() -> list[Any]:
 
 
 def _copy(action: str, file: Path) -> None:
-    """Export the table that the environment names into a file, or restore it."""
+    """Export a table into a file, or restore it.
+
+    It is the one that azd deployed. Without an environment of azd, it is that of other verbs.
+
+    Raises:
+        DeploymentRefusedError: azd does not know its table.
+    """
     from sas.deploy import backup  # noqa: PLC0415  # Azure's SDK is slow to import
+
+    env: Mapping[str, str] = os.environ
+    source = "variables of this shell" if names_a_system(env) else "the stack that runs here"
+    if values := deployment.azd_values():
+        if not values.get("SAS_TABLES__endpoint"):
+            raise deployment.DeploymentRefusedError(deployment.NO_OUTPUTS)
+        env, source = deployment.with_azd(env), f"azd's environment {values['AZURE_ENV_NAME']}"
 
     async def work(_: system.LiveSystem) -> int:
         storage = system.read_storage(os.environ)
+        screen.sentence(f"Table {storage.table} of {storage.account}, from {source}")
         copy = backup.export if action == "export" else backup.restore
         await copy(storage.endpoint, storage.table, file, screen.sentence)
         return 0
 
-    system.run(work)
+    system.run(work, env)
 
 
 def docs(

@@ -11,7 +11,6 @@ Each part is looked at again and again for some minutes: a new app starts, and r
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -37,8 +36,7 @@ def run(expected: set[str], env: Mapping[str, str]) -> int:
         NotPossibleError: it does not work; the text says what to do.
         DeploymentRefusedError, CommandFailedError: azd knows no function app, or az failed.
     """
-    os.environ.update(env)
-    return system.result(partial(_smoke, expected=expected, env=env))
+    return system.result(partial(_smoke, expected=expected, env=env), env)
 
 
 async def _smoke(place: LiveSystem, *, expected: set[str], env: Mapping[str, str]) -> int:

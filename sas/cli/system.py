@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from urllib.parse import urlsplit
 
 import typer
 
@@ -50,6 +51,14 @@ class Storage:
 
     endpoint: Endpoint
     table: str
+
+    @property
+    def account(self) -> str:
+        """The host of the account's tables, or the name that a connection string has."""
+        parts = (self.endpoint.connection_string or "").split(";")
+        fields = dict(part.partition("=")[::2] for part in parts)
+        address = self.endpoint.address or fields.get("TableEndpoint")
+        return urlsplit(address).netloc if address else fields.get("AccountName", "Azurite")
 
 
 @dataclass(kw_only=True)
@@ -107,19 +116,23 @@ class LiveSystem:
         await self._resources.aclose()
 
 
-def run(work: Callable[[LiveSystem], Awaitable[int]]) -> None:
+def run(work: Callable[[LiveSystem], Awaitable[int]], env: Mapping[str, str] | None = None) -> None:
     """Run the work of a verb on the system, and end the command with its exit code.
+
+    ``env`` takes the place of the environment variables.
 
     Raises:
         typer.Exit: always, with the exit code.
         CommandError: the verb ends with a sentence.
     """
-    raise typer.Exit(result(work))
+    raise typer.Exit(result(work, env))
 
 
-def result(work: Callable[[LiveSystem], Awaitable[int]]) -> int:
+def result(
+    work: Callable[[LiveSystem], Awaitable[int]], env: Mapping[str, str] | None = None
+) -> int:
     """Run work on the system; return the exit code. Raises as ``run``, but no typer.Exit."""
-    with environment():
+    with environment(env):
         try:
             return asyncio.run(_work(work))
         except KeyboardInterrupt:
@@ -153,29 +166,33 @@ async def _break_silence(system: LiveSystem) -> None:
 
 
 @contextmanager
-def environment() -> Iterator[None]:
+def environment(env: Mapping[str, str] | None = None) -> Iterator[None]:
     """Give the process the settings of the system that the verb works on.
 
-    If the environment names no system, the settings come from the stack that runs here, if any. At
-    the end of this context, the environment is as it was before.
+    If the environment, or ``env`` in its place, names no system, the settings come from the stack
+    that runs here, if any. At the end of this context, the environment is as it was before.
 
     Raises:
         UsageError: the file with the settings of the stack cannot be used.
     """
     try:
-        system = here()
+        system = here(env)
     except StackError as error:
         raise UsageError(str(error)) from None
     if system.stack and screen.is_terminal(sys.stderr):
         screen.complain(f"sas: using {system.stack}")
     before = dict(os.environ)
-    os.environ.update(system.settings)
+    _replace_environment(system.settings)
     try:
         yield
     finally:
-        for name in system.settings.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+        _replace_environment(before)
+
+
+def _replace_environment(env: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    os.environ.update(env)
 
 
 def read_storage(env: Mapping[str, str]) -> Storage:

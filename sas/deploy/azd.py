@@ -12,11 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sas.deploy import owner as steps
-from sas.deploy.commands import CommandFailedError, az, run, show
+from sas.deploy.commands import CommandFailedError, az, executable, run, show
 from sas.deploy.owner import INFRA
 from sas.deploy.tidying import tidy
+from sas.environment import OF_BUS, OF_TABLES, names_a_system
 
 MAIL = "SAS_OPERATOR_MAIL"
 WEBHOOKS = "SAS_OPERATOR_WEBHOOKS"
@@ -80,7 +82,15 @@ PRINCIPAL_FORM = (
     _GUID,
     "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
 )
+VALUES = ("azd", "env", "get-values", "--output", "json", "--no-prompt")
+"""If none is chosen, azd asks which (azure-dev, cmd/env.go), and nobody would see the question."""
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
+ENVIRONMENTS = Path(".azure")
+"""Where azd keeps the environments of a project: azure-dev, local_file_data_store.go."""
+NO_OUTPUTS = (
+    "azd's environment does not say what was made: run `azd provision` first, or "
+    "`azd env refresh` if GitHub made it"
+)
 
 
 class DeploymentRefusedError(Exception):
@@ -108,6 +118,7 @@ def check(env: Mapping[str, str]) -> None:
         CommandFailedError: az is missing or not signed in, or cannot read the resource group.
     """
     _check(with_azd(env))
+    print("Nothing is wrong: `azd provision` can run")
 
 
 def preprovision(env: Mapping[str, str]) -> None:
@@ -117,6 +128,7 @@ def preprovision(env: Mapping[str, str]) -> None:
         DeploymentRefusedError: as ``check``, or there is no resource group and Azure refuses one.
         CommandFailedError: as ``check``, or another command failed.
     """
+    env = with_azd(env)
     _check(env)
     _hand_over(steps.before(env))
     if steps.group(env) is None:
@@ -128,8 +140,13 @@ def postprovision(env: Mapping[str, str]) -> None:
     """Take the steps of an owner that need what was made, and take away what is not given any more.
 
     Raises:
+        DeploymentRefusedError: azd does not know what was made.
         CommandFailedError: a command failed.
     """
+    env = with_azd(env)
+    _check_place(env)
+    if not env.get("SAS_TABLES__endpoint"):
+        raise DeploymentRefusedError(NO_OUTPUTS)
     _hand_over(steps.after(env))
     tidy(env, now=datetime.now(UTC))
 
@@ -149,7 +166,7 @@ def owner(env: Mapping[str, str]) -> None:
         env = _refreshed(env)
     if env.get("SAS_TABLES__endpoint"):
         refused += steps.after(env)
-    else:
+    elif not refused:
         print("The first half is done. Run this again after `azd provision`, or let its hook do it")
     if refused:
         raise DeploymentRefusedError("\n    ".join(["Azure refused these to you:", *refused]))
@@ -171,11 +188,32 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
 
 
 def with_azd(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``env`` with the values of azd's environment, which a hook has and a shell has not."""
+    """Return ``env`` with the values of azd's environment, which a hook has and a shell has not.
+
+    If azd names a namespace and a table, those of the shell are left out: `make up` has others.
+
+    Raises:
+        CommandFailedError: as ``azd_values``, or azd is missing and ``env`` is not that of a hook.
+    """
+    if not env.get("AZURE_ENV_NAME"):
+        executable("azd")
+    values = azd_values()
+    others = (*OF_BUS, *OF_TABLES) if names_a_system(values) else ()
+    return {**values, **{name: text for name, text in env.items() if name not in others}}
+
+
+def azd_values() -> dict[str, str]:
+    """Return the values of azd's environment; nothing if this project has none.
+
+    Raises:
+        CommandFailedError: azd is missing, or has chosen none of the project's environments.
+    """
     try:
-        return {**json.loads(run("azd", "env", "get-values", "--output", "json")), **env}
+        return dict(json.loads(run(*VALUES)))
     except CommandFailedError:
-        return env  # no azd, or no environment
+        if any(ENVIRONMENTS.glob("*/.env")):
+            raise
+        return {}
 
 
 def _refreshed(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -288,7 +326,7 @@ def _check_principals(env: Mapping[str, str]) -> None:
 
 def _check_replication(env: Mapping[str, str]) -> None:
     """Refuse a replication that storage does not have in the region."""
-    region = env.get("AZURE_LOCATION", "")
+    region = re.sub("[ _]", "", env.get("AZURE_LOCATION", "")).lower()  # as azd: UK West is ukwest
     value = env.get(REPLICATION) or "Standard_ZRS"
     if region in WITHOUT_ZONES and "ZRS" in value:
         raise DeploymentRefusedError(

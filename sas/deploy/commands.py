@@ -26,7 +26,7 @@ def run(*command: str, stdin: str | None = None) -> str:
         CommandFailedError: it is not on PATH, or ends with another code than 0.
     """
     process = subprocess.run(  # noqa: S603  # no shell
-        [_executable(command), *command[1:]],
+        [executable(*command), *command[1:]],
         input=stdin,
         capture_output=True,
         text=True,
@@ -44,7 +44,7 @@ def show(*command: str) -> None:
         CommandFailedError: as ``run``; its text is all that was printed.
     """
     process = subprocess.Popen(  # noqa: S603  # no shell
-        [_executable(command), *command[1:]],
+        [executable(*command), *command[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,9 +72,14 @@ def az(env: Mapping[str, str], *arguments: str) -> Any:
     return json.loads(printed) if printed else None
 
 
-def _executable(command: tuple[str, ...]) -> str:
-    executable = shutil.which(command[0])
-    if executable is None:
+def executable(*command: str) -> str:
+    """Return the path of the program that a command begins with.
+
+    Raises:
+        CommandFailedError: it is not on PATH.
+    """
+    path = shutil.which(command[0])
+    if path is None:
         text = f"{command[0]} was not found on PATH: install it and sign in"
         raise CommandFailedError(command, text)
-    return executable
+    return path

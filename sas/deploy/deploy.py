@@ -48,11 +48,9 @@ def deploy(zip_path: Path, env: Mapping[str, str]) -> None:
     """Deploy a zip.
 
     Raises:
-        DeploymentRefusedError: there is no such file or function app, or a secret is missing.
+        DeploymentRefusedError: there is no function app, or a secret is missing.
         CommandFailedError: az or azd failed.
     """
-    if not zip_path.is_file():
-        raise DeploymentRefusedError(f"There is no {zip_path}: run `sas azd package` first")
     site = site_of(env)
     if secrets(env):
         _check_secrets(env, f"{site}/config/configreferences/appsettings")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sas.deploy import owner
-from sas.deploy.azd import WEBHOOKS, DeploymentRefusedError, parameter_variables
+from sas.deploy.azd import VALUES, WEBHOOKS, DeploymentRefusedError, parameter_variables
 from sas.deploy.commands import CommandFailedError, az, run
 
 ENVIRONMENT = "production"
@@ -80,6 +80,8 @@ def sign_in(repository: str, environment: str = ENVIRONMENT) -> None:
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", environment):
         raise DeploymentRefusedError(f"{environment!r}: use lower-case letters, digits and -")
+    if not re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+", repository):
+        raise DeploymentRefusedError(f"{repository}: give OWNER/REPO, such as ann/shop")
     environments = (environment, f"{environment}-plan")
     values = _azd_values()
     tenant = _tenant(values["AZURE_SUBSCRIPTION_ID"])
@@ -135,7 +137,7 @@ def settings(environ: Mapping[str, str]) -> str:
 
 
 def _azd_values() -> dict[str, str]:
-    values = json.loads(run("azd", "env", "get-values", "--output", "json"))
+    values = json.loads(run(*VALUES))
     lacking = {"AZURE_ENV_NAME", "AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"} - set(values)
     if lacking:
         hints = "".join(f"\n    azd env set {name} ..." for name in sorted(lacking))
@@ -165,7 +167,14 @@ def _prefix(repository: str) -> str:
     answers. Then it is the name as GitHub spells it: Entra ID compares upper and lower case.
     """
     path = f"repos/{repository}/actions/oidc/customization/sub"
-    answer = json.loads(run("gh", "api", path))
+    try:
+        answer = json.loads(run("gh", "api", path))
+    except CommandFailedError as error:
+        if "HTTP 404" not in error.text:
+            raise
+        raise DeploymentRefusedError(
+            f"{repository}: no such repository, or you are no administrator of it"
+        ) from None
     if not answer.get("use_default", True):
         raise DeploymentRefusedError(
             f"{repository} has a subject of its own for OIDC, so it would name no environment. "

@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
+from sas.deploy.azd import DeploymentRefusedError
 from sas.deploy.commands import az
 from sas.deploy.deploy import site_of
 from sas.deploy.package import FUNCTIONS
 
 
 def packaged(zip_path: Path) -> set[str]:
-    """Return the names of the functions of a zip of ``sas azd package``."""
-    with ZipFile(zip_path) as archive:
-        return set(archive.read(FUNCTIONS).decode().split())
+    """Return the names of the functions of a zip of ``sas azd package``.
+
+    Raises:
+        DeploymentRefusedError: there is no such file, or it is another one.
+    """
+    if not zip_path.is_file():
+        raise DeploymentRefusedError(f"There is no {zip_path}: run `sas azd package` first")
+    try:
+        with ZipFile(zip_path) as archive:
+            return set(archive.read(FUNCTIONS).decode().split())
+    except (BadZipFile, KeyError):
+        raise DeploymentRefusedError(
+            f"{zip_path} is no zip of `sas azd package`; an artifact of GitHub has app.zip inside: "
+            "unpack it"
+        ) from None
 
 
 def deployed(env: Mapping[str, str]) -> set[str]:

@@ -74,11 +74,11 @@ def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: P
 def test_what_the_page_deploys_asks_for_its_own_settings(project: Path) -> None:
     assert run(sas("infra"), project).returncode == 0
     hook = ["-m", "sas.cli", "azd", "preprovision"]
-    refused = run(hook, project)
+    refused = run(hook, project, AZURE_ENV_NAME="shop")
     settings = re.findall(r"azd env set (\w+)", refused.stderr)
     assert (refused.returncode, settings) == (1, ["TRIPS_URL"])
     assert "azd env set TRIPS_URL https://trips.example" in PAGE
-    accepted = run(hook, project, TRIPS_URL="https://trips.example")
+    accepted = run(hook, project, AZURE_ENV_NAME="shop", TRIPS_URL="https://trips.example")
     assert "sas: azd does not know the place yet" in accepted.stderr, "it asks azd next"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from sas.cli.main import main
 from sas.deploy import deploy as deployment
 from sas.deploy import smoke
 from sas.deploy.azd import DeploymentRefusedError
@@ -109,13 +111,39 @@ def test_nothing_is_deployed_while_a_secret_cannot_be_read(
     assert azure.called("azd deploy") == []
 
 
+def test_a_deployment_needs_a_function_app(zip_path: Path) -> None:
+    with pytest.raises(DeploymentRefusedError, match="run `azd provision` first"):
+        deploy(zip_path, {})
+
+
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("absent.zip", "run `sas azd package` first"), ("kept.zip", "run `azd provision` first")],
+    ("names", "words"),
+    [
+        (None, "There is no .*: run `sas azd package` first"),
+        ([], "is no zip of `sas azd package`"),
+        (["app.zip"], "an artifact of GitHub has app.zip inside: unpack it"),
+    ],
+    ids=["absent", "no zip", "an artifact of GitHub"],
 )
-def test_a_deployment_needs_a_zip_and_a_function_app(zip_path: Path, name: str, words: str) -> None:
-    with pytest.raises(DeploymentRefusedError, match=words):
-        deploy(zip_path.with_name(name), {})
+def test_a_file_that_is_no_package_is_refused_before_it_is_uploaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    names: list[str] | None,
+    words: str,
+) -> None:
+    azure = cloud(tmp_path, monkeypatch, azd=ENV)
+    path = tmp_path / "file.zip"
+    if names is not None:
+        path.write_bytes(b"zip")
+    if names:
+        with ZipFile(path, "w") as archive:
+            archive.writestr(names[0], b"zip")
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    assert main(["azd", "deploy", str(path)]) == 1
+    assert re.search(words, capsys.readouterr().err)
+    assert azure.called("azd deploy") == []
 
 
 def test_functions_that_azure_lacks_or_still_has_are_named(

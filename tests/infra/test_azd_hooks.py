@@ -18,6 +18,7 @@ from sas.deploy.azd import (
     WITHOUT_ZONES,
     parameter_variables,
     show_places,
+    with_azd,
 )
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
@@ -216,6 +217,8 @@ def test_it_asks_for_the_place_which_azd_would_ask_for_too_late(name: str) -> No
     [
         ("westus", "", "azd env set SAS_STATE_REPLICATION Standard_GRS"),
         ("ukwest", "Standard_GZRS", "or deploy to uksouth"),
+        ("UK West", "", "or deploy to uksouth"),
+        ("uk_west", "", "or deploy to uksouth"),
         ("spaincentral", "Standard_RAGRS", "azd env set SAS_STATE_REPLICATION Standard_ZRS"),
     ],
 )
@@ -224,7 +227,7 @@ def test_it_refuses_a_replication_that_the_region_does_not_have(
 ) -> None:
     done = hook({**GIVEN, "AZURE_LOCATION": region, "SAS_STATE_REPLICATION": replication})
     assert done.returncode == 1
-    assert f"{region} has no {replication or 'Standard_ZRS'}" in done.stderr
+    assert f" has no {replication or 'Standard_ZRS'}" in done.stderr
     assert advice in done.stderr
 
 
@@ -343,10 +346,11 @@ def test_forms_and_the_template_allow_the_same_words() -> None:
         assert all(word in FORMS[name][1] for word in allowed)
 
 
-def test_a_check_changes_nothing(cloud: Cloud) -> None:
+def test_a_check_changes_nothing_and_says_that_nothing_is_wrong(cloud: Cloud) -> None:
     settings = {**without("SAS_OPERATOR_MAIL"), "SAS_VNET_ENABLED": "true"}
     done = hook(settings, cloud.path, "check")
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Nothing is wrong: `azd provision` can run\n"
     assert [call.words[:3] for call in cloud.called("az ")] == [["az", "group", "show"]]
     assert cloud.called("azd env set") == []
 
@@ -355,3 +359,40 @@ def test_a_person_may_run_the_check_outside_of_a_hook(tmp_path: Path) -> None:
     Cloud(tmp_path, azd={**GIVEN, "SAS_VNET_ENABLED": "yes"})
     assert "SAS_VNET_ENABLED=yes" in hook({}, tmp_path, "check").stderr
     assert hook({"SAS_VNET_ENABLED": "true"}, tmp_path, "check").returncode == 0
+
+
+def test_a_person_may_run_the_hooks_too(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, azd=GIVEN)
+    done = hook({}, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cloud.state["groups"] == GROUP
+    done = hook({}, tmp_path, "postprovision")
+    assert done.returncode == 1
+    assert "azd's environment does not say what was made: run `azd provision` first" in done.stderr
+
+
+@pytest.mark.parametrize("action", ["check", "owner", "preprovision", "postprovision", "smoke"])
+def test_an_azd_that_is_missing_is_named(action: str) -> None:
+    done = hook({}, name=action)
+    assert done.returncode == 1
+    assert "azd was not found on PATH: install it" in done.stderr
+    assert "azd env set" not in done.stderr
+
+
+def test_what_azd_deployed_wins_over_the_stack_of_the_shell(tmp_path: Path) -> None:
+    deployed = {
+        "ServiceBus__fullyQualifiedNamespace": "sb-1.servicebus.windows.net",
+        "SAS_TABLES__endpoint": "https://stshop.table.core.windows.net/",
+    }
+    Cloud(tmp_path, azd=GIVEN | deployed)
+    shell = {
+        "ServiceBus": "Endpoint=sb://localhost;SharedAccessKeyName=a;SharedAccessKey=b",
+        "SAS_TABLES": "UseDevelopmentStorage=true",
+        "AzureWebJobsStorage": "UseDevelopmentStorage=true",
+        "SAS_VNET_ENABLED": "true",
+    }
+    with pytest.MonkeyPatch.context() as patching:
+        call_in_process(tmp_path, patching)
+        assert with_azd(shell) == GIVEN | deployed | {"SAS_VNET_ENABLED": "true"}
+        Cloud(tmp_path, azd=GIVEN)
+        assert with_azd(shell) == GIVEN | shell

@@ -80,6 +80,14 @@ def test_a_group_without_a_deployment_gets_the_first_half(tmp_path: Path) -> Non
     assert "The first half is done" in done.stdout
 
 
+def test_an_owner_whom_azure_refuses_is_not_told_that_half_is_done(tmp_path: Path) -> None:
+    Cloud(tmp_path, azd=GIVEN, forbidden=OF_OWNERS)
+    done = hook({}, tmp_path, "owner")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Azure refused these to you:\n" in done.stderr
+    assert "az group create" in done.stderr
+
+
 def test_a_second_run_changes_nothing_and_says_nothing(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, azd={**GIVEN, **OUTPUTS})
     assert hook({}, tmp_path, "owner").returncode == 0

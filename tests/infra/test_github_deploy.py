@@ -115,6 +115,19 @@ def test_the_subject_is_what_github_says_that_it_signs(
         assert each["audiences"] == ["api://AzureADTokenExchange"]
 
 
+@pytest.mark.parametrize("name", ["shop", "https://github.com/me/shop", "me/shop/", "/shop"])
+def test_a_repository_has_an_owner_and_a_name(tmp_path: Path, name: str) -> None:
+    after = cloud(tmp_path)
+    code, _, errors = sas("sign-in", name)
+    assert (code, errors) == (1, f"sas: {name}: give OWNER/REPO, such as ann/shop\n")
+    assert after.called() == []
+
+
+def test_a_repository_that_github_does_not_show_is_named(tmp_path: Path) -> None:
+    sentence = "me/shop: no such repository, or you are no administrator of it"
+    assert refused(tmp_path, repositories={}) == f"sas: {sentence}\n"
+
+
 def test_a_repository_with_a_subject_of_its_own_is_refused_with_advice(tmp_path: Path) -> None:
     answer = {"use_default": False, "include_claim_keys": ["actor"]}
     assert "-F use_default=true" in refused(tmp_path, repositories={"me/Shop": {"sub": answer}})

@@ -111,7 +111,10 @@ def test_the_command_exports_a_table_and_restores_it_into_another(
         asyncio.run(submit(azurite.connection_string))
         monkeypatch.setenv("SAS_TABLES", azurite.connection_string)
         assert main(["azd", "export", file]) == 0
-        rows = re.search(r"has all (\d+) rows of table orders", capsys.readouterr().out)
+        printed = capsys.readouterr().out
+        account = f"127.0.0.1:{azurite.port}"
+        assert printed.startswith(f"Table orders of {account}, from variables of this shell\n")
+        rows = re.search(r"has all (\d+) rows of table orders", printed)
         assert rows is not None
         assert main(["azd", "restore", file]) == 1
         assert "not empty, and nothing was written" in capsys.readouterr().err

@@ -225,9 +225,19 @@ def test_the_emulator_s_queues_need_no_infra(project: Path) -> None:
     assert not (project / "infra").exists()
 
 
-def test_azd_s_hook_without_infra_says_what_to_run(project: Path) -> None:
+def test_azd_s_hook_without_infra_says_what_to_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_ENV_NAME", "shop")
     ran = sas(project, "azd", "check")
     assert (ran.returncode, "run `sas infra` first" in ran.stderr) == (1, True)
+
+
+def test_an_export_of_the_orders_is_neither_committed_nor_deployed(deployable: Path) -> None:
+    for name in (".gitignore", ".funcignore"):
+        lines = (deployable / name).read_text().splitlines()
+        assert "*.jsonl.gz" in lines
+        assert "build" in [line.rstrip("/") for line in lines]
 
 
 def test_its_azure_yaml_has_its_name(deployable: Path) -> None:

@@ -28,8 +28,15 @@ def _refresh(state: State, _: Call) -> str:
     return "Refreshing environment (azd env refresh)\n"
 
 
+def _values(state: State, call: Call) -> object:
+    """It may ask which environment is meant: ``cli/azd/cmd/env.go``."""
+    if "--no-prompt" not in call.words:
+        raise Refused("? Select an environment to use:")
+    return state.get("azd", {})
+
+
 RULES: Rules = {
     "azd env refresh": _refresh,
     "azd env set": _set,
-    "azd env get-values": lambda state, _: state.get("azd", {}),
+    "azd env get-values": _values,
 }
