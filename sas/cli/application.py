@@ -24,6 +24,7 @@ from sas.operate.errors import UsageError
 from sas.ports import Business
 
 PROJECT_FILE = "pyproject.toml"
+FUNCTIONS = "function_app.py"
 HOW = f'write app = "MODULE" under [tool.sas] in {PROJECT_FILE}, or give --app MODULE'
 """How to name the application."""
 PLAIN_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
@@ -177,6 +178,12 @@ def local_settings(project: Path) -> Iterator[None]:
     finally:
         for name in missing:
             os.environ.pop(name, None)
+
+
+def function_apps() -> list[Any]:
+    """Return the function apps of function_app.py in this directory. Raises as its import does."""
+    members = vars(import_module(Path(FUNCTIONS).stem)).values()
+    return [member for member in members if type(member).__name__ == "FunctionApp"]
 
 
 def _found(name: str) -> Any:

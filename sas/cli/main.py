@@ -51,7 +51,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "new": (DEVELOPMENT, "project.new"),
     "infra": (DEVELOPMENT, "project.infra"),
     "docs": (DEVELOPMENT, "project.docs"),
-    "azd": ("", "project.azd"),
+    "azd": ("", "azd.azd"),
     "why": ("", "orders.show_order"),
 }
 """The group of each verb in the help, and its module and function. Without a group it is hidden."""
