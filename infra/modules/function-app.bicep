@@ -142,7 +142,6 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
     siteConfig: {
       minTlsVersion: '1.2'
       scmMinTlsVersion: '1.2'
-      ftpsState: 'Disabled'
       http20Enabled: true
       appSettings: concat(settings, vaultReferences, list.settings, business)
     }

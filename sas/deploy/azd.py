@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sas.deploy import owner as steps
-from sas.deploy.commands import CommandFailedError, az, executable, run, show
+from sas.deploy.commands import CommandFailedError, az, executable, run
 from sas.deploy.owner import INFRA
 from sas.deploy.tidying import tidy
 from sas.environment import OF_BUS, OF_TABLES, names_a_system
@@ -158,12 +158,12 @@ def owner(env: Mapping[str, str]) -> None:
         DeploymentRefusedError: azd does not know the place, or who runs this is no owner.
         CommandFailedError: a command failed.
     """
-    env = with_azd(env)
+    shell, env = env, with_azd(env)
     _check_place(env)
     has_group = _check_group(env)
     refused = steps.before(env)
-    if has_group and not env.get("SAS_TABLES__endpoint"):
-        env = _refreshed(env)
+    if has_group:  # GitHub may have deployed since
+        env = _refreshed(shell)
     if env.get("SAS_TABLES__endpoint"):
         refused += steps.after(env)
     elif not refused:
@@ -223,7 +223,7 @@ def _refreshed(env: Mapping[str, str]) -> Mapping[str, str]:
     deployment_manager.go).
     """
     try:
-        show("azd", "env", "refresh", "--no-prompt")
+        run("azd", "env", "refresh", "--no-prompt")
     except CommandFailedError as error:
         if "no deployments found" not in error.text:
             raise
@@ -421,7 +421,7 @@ def _warn_of_silence() -> None:
     _say(
         "************************************************************************\n"
         "WARNING: NOBODY GETS ALERTS. Failed orders wait unnoticed.\n"
-        f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision\n"
+        f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision --no-state\n"
         "************************************************************************"
     )
 

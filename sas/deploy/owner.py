@@ -172,10 +172,15 @@ def _grant_secrets(env: Mapping[str, str], steps: Steps) -> None:
     if operator:
         kind = env.get("SAS_OPERATOR_PRINCIPAL_TYPE") or "User"
         needed[operator, SECRETS_OFFICER] = (kind, "operators set")
-    assignments = az(env, "role", "assignment", "list", "--scope", scope)
+    # `az role assignment list` also asks Graph for names, which a workflow cannot minutes after its
+    # sign-in (azure-cli 28708).
     present = {
-        (each["principalId"].lower(), each["roleDefinitionId"].rpartition("/")[2].lower()): each
-        for each in assignments
+        (granted["principalId"].lower(), granted["roleDefinitionId"].rpartition("/")[2].lower()): (
+            each["id"],
+            granted,
+        )
+        for each in assignments(env, scope)
+        if (granted := each["properties"])["scope"].lower() == scope.lower()
     }
     for (principal, role), (kind, who) in needed.items():
         if present.pop((principal.lower(), role), None) is None:
@@ -185,10 +190,10 @@ def _grant_secrets(env: Mapping[str, str], steps: Steps) -> None:
                 *("--assignee-object-id", principal, "--assignee-principal-type", kind),
                 *("--description", f"{MARK}{who} secrets."),
             )
-    for assignment in present.values():
-        if str(assignment.get("description", "")).startswith(MARK):
-            text = f"{assignment['principalId']} has no right on secrets of {vault} any more"
-            steps.take(text, "role", "assignment", "delete", "--ids", assignment["id"])
+    for assignment_id, granted in present.values():
+        if str(granted.get("description", "")).startswith(MARK):
+            text = f"{granted['principalId']} has no right on secrets of {vault} any more"
+            steps.take(text, "role", "assignment", "delete", "--ids", assignment_id)
 
 
 def _lock(env: Mapping[str, str], steps: Steps) -> None:

@@ -199,11 +199,27 @@ def test_modules_that_are_called_twice_do_not_share_names_of_deployments() -> No
         ("modules/key-vault.bicep", "enableRbacAuthorization: true"),
         ("modules/key-vault.bicep", "enablePurgeProtection: true"),
         ("modules/function-app.bicep", "httpsOnly: true"),
-        ("modules/function-app.bicep", "ftpsState: 'Disabled'"),
     ],
 )
 def test_keys_and_old_protocols_are_off(file: str, text: str) -> None:
     assert text in (INFRA / file).read_text()
+
+
+def test_nothing_is_set_that_flex_consumption_refuses() -> None:
+    """Azure answers 51021 (terraform-azurerm-avm-res-web-site issue 360, functions host 10643)."""
+    app = (INFRA / "modules" / "function-app.bicep").read_text()
+    refused = (
+        *(
+            "ftpsState",
+            "linuxFxVersion",
+            "alwaysOn",
+            "use32BitWorkerProcess",
+            "netFrameworkVersion",
+        ),
+        *("preWarmedInstanceCount", "functionsRuntimeScaleMonitoringEnabled"),
+        *("functionAppScaleLimit", "FUNCTIONS_EXTENSION_VERSION", "WEBSITE_RUN_FROM_PACKAGE"),
+    )
+    assert [name for name in refused if name in app] == []
 
 
 def test_no_bicep_file_asks_for_a_key() -> None:

@@ -98,15 +98,6 @@ def _tag_update(state: State, call: Call) -> object:
     return group
 
 
-def _assignments(state: State, call: Call) -> object:
-    """``role/custom.py`` list_role_assignments, without ``--all``: at exactly that scope.
-
-    ``atScope()`` excludes what is below a scope, also below a group.
-    """
-    scope = call.options["--scope"]
-    return [a for a in state.get("assignments", ()) if a["scope"].lower() == scope.lower()]
-
-
 def _assignment_create(state: State, call: Call) -> object:
     scope, role = call.options["--scope"], call.options["--role"]
     _allowed(state, f"Microsoft.Authorization/roleAssignments/write {role}", scope)
@@ -242,7 +233,6 @@ RULES: Rules = {
         "group show": _group_show,
         "group create": _group_create,
         "tag update": _tag_update,
-        "role assignment list": _assignments,
         "role assignment create": _assignment_create,
         "role assignment delete": _assignment_delete,
         "rest --method get": _rest,
