@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -181,18 +181,22 @@ def environment(env: Mapping[str, str] | None = None) -> Iterator[None]:
         raise UsageError(str(error)) from None
     if system.stack and screen.is_terminal(sys.stderr):
         screen.complain(f"sas: using {system.stack}")
-    before = dict(os.environ)
-    _replace_environment(system.settings)
+    before, settings = dict(os.environ), system.settings
+    names = {name for name, _ in before.items() ^ settings.items()}
+    _take(names, settings)
     try:
         yield
     finally:
-        _replace_environment(before)
+        _take(names, before)
 
 
-def _replace_environment(env: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    os.environ.update(env)
+def _take(names: Iterable[str], env: Mapping[str, str]) -> None:
+    """Give the process these variables as they are in ``env``."""
+    for name in names:
+        if name in env:
+            os.environ[name] = env[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def read_storage(env: Mapping[str, str]) -> Storage:
