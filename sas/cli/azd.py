@@ -48,7 +48,7 @@ def azd(
     """Deploy the project in this directory, which has its infra/, with azd.
 
     \b
-      azd up                                    (provisions only)
+      azd provision --no-state
       sas azd package && sas azd deploy build/app.zip
       sas azd sign-in OWNER/REPO
       sas azd export FILE
