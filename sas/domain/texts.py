@@ -1,0 +1,63 @@
+"""Texts that other people wrote: ids, codes, refusals. They may be hostile, or only confusing.
+
+Such a text is shown so that people see what is in it, and do not take it for ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+QUOTED_LENGTH_MAX = 300
+"""Longest text of others within a sentence of ours."""
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that a screen obeys or does not show: controls of C0 and C1, marks of direction, and
+what Unicode calls default ignorable.
+"""
+
+
+def visible(text: str) -> str:
+    """Return a text with its invisible characters escaped as in Python: it stays on one line."""
+    return _INVISIBLE.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def is_visible(text: str) -> bool:
+    """Return whether a screen shows each character of a text, and obeys none."""
+    return _INVISIBLE.search(text) is None
+
+
+def shortened(text: str, length_max: int) -> str:
+    """Return a text of at most ``length_max`` characters.
+
+    It is cut at the edge of a word, if there is one, and ends with an ellipsis then.
+    """
+    if len(text) <= length_max:
+        return text
+    cut = text[: max(length_max - 1, 0)]
+    edge = max(cut.rfind(" "), cut.rfind("\n"))
+    return (cut[:edge] if edge > length_max // 2 else cut).rstrip() + "…"
+
+
+def quoted(text: str, length_max: int = QUOTED_LENGTH_MAX) -> str:
+    """Return a text of others as a part of our sentence: “between marks”, on one line, cut.
+
+    Marks of the same form within it become plain ones, so that it cannot end its quotation.
+    """
+    plain = visible(text).replace("“", '"').replace("”", '"')
+    return f"“{shortened(plain, length_max)}”"
+
+
+def command(words: str, *arguments: str) -> str:
+    """Return a command that people can paste. ``words`` are ours, the arguments may be anybody's.
+
+    Each argument stays one argument and no option, whatever it holds. If one has an invisible
+    character, nobody could see what is pasted: then there is no command (an empty text).
+    """
+    if not all(map(is_visible, arguments)):
+        return ""
+    options_end = ["--"] if any(each.startswith("-") for each in arguments) else []
+    return " ".join([words, *options_end, *map(shlex.quote, arguments)])
