@@ -209,7 +209,8 @@ class Host(AsyncRunnable):
                 functions=self.functions,
                 invoker=invoker,
                 clients=clients,
-                route_prefix=self.config.route_prefix,
+                options=self.config.http,
+                body_bytes_max=settings.body_bytes_max(),
             )
             self._scope.push_async_callback(self._http.stop)
             tcp_socket = self.listener.dup() if self.listener else socket.socket()

@@ -9,6 +9,7 @@ top, of `extensions`, and of the sections for Service Bus and HTTP. A setting
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
@@ -44,10 +45,7 @@ _EXTENSIONS = {
     "queues", "sendGrid", "serviceBus", "signalR", "sql", "tables", "warmup",
 }  # fmt: skip
 
-_HTTP = {
-    "customHeaders", "dynamicThrottlesEnabled", "hsts", "maxConcurrentRequests",
-    "maxOutstandingRequests", "routePrefix",
-}  # fmt: skip
+_HTTP = {"customHeaders", "dynamicThrottlesEnabled", "hsts"}  # keys that this host ignores
 
 _Reader = Callable[[Any], Any]
 T = TypeVar("T")
@@ -64,6 +62,18 @@ def _whole_number(minimum: int) -> _Reader:
         return int(value)
 
     return read
+
+
+def _bound(value: Any) -> int:
+    if str(value) == "-1":
+        return sys.maxsize
+    return int(_whole_number(1)(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")  # noqa: TRY004  # one kind of error
+    return value
 
 
 def _seconds(value: Any) -> float:
@@ -128,11 +138,20 @@ class ServiceBusOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """`extensions.http`, with the defaults of Flex Consumption: nothing is bounded."""
+
+    route_prefix: str = _key(_text, "api")
+    max_concurrent_requests: int = _key(_bound, sys.maxsize)
+    max_outstanding_requests: int = _key(_bound, sys.maxsize)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostConfig:
     """The options of host.json that this host applies."""
 
     service_bus: ServiceBusOptions = field(default_factory=ServiceBusOptions)
-    route_prefix: str = "api"
+    http: HttpOptions = field(default_factory=HttpOptions)
     function_timeout_s: float | None = 1800.0
     functions: tuple[str, ...] | None = None
     log_level: str = "Information"
@@ -164,10 +183,9 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
         raise HostJsonError("host.json: functions must be a list of function names.")
     service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
     http = _section(extensions, "http", "extensions")
-    _check_keys(http, _HTTP, "extensions.http")
     return HostConfig(
         service_bus=service_bus,
-        route_prefix=_route_prefix(http),
+        http=_read(HttpOptions, http, "extensions.http", *_HTTP),
         function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
         functions=tuple(functions) if functions else None,
         log_level=_log_level(_section(content, "logging", "host.json")),
@@ -199,7 +217,7 @@ def _not_applied(content: Mapping[str, Any], bus: ServiceBusOptions) -> set[str]
     return {
         *(content.keys() - _APPLIED),
         *(f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}),
-        *(f"extensions.http.{name}" for name in http.keys() - {"routePrefix"}),
+        *(f"extensions.http.{name}" for name in http.keys() & _HTTP),
         *(f"logging.{name}" for name in logs.keys() - {"logLevel"}),
         *(f"logging.logLevel.{name}" for name in levels.keys() - {"default"}),
         *(name for name, is_set in requested.items() if is_set),
@@ -219,7 +237,10 @@ def _keys(options: type[Any]) -> dict[str, Field[Any]]:
 def _read(
     options: type[T], section: Mapping[str, Any], place: str, *nested_keys: str, **nested: Any
 ) -> T:
-    """Read the options of a section; `nested` are the options of its sections `nested_keys`."""
+    """Read the options of a section; `nested` are the options of its sections `nested_keys`.
+
+    A key of `nested_keys` that `nested` does not give is allowed, and ignored.
+    """
     keys = _keys(options)
     _check_keys(section, {*keys, *nested_keys}, place)
     values: dict[str, Any] = {}
@@ -255,13 +276,6 @@ def _function_timeout(value: Any) -> float | None:
         raise HostJsonError(f'host.json: functionTimeout {error} (or "-1" for none).') from error
 
 
-def _route_prefix(section: Mapping[str, Any]) -> str:
-    prefix = section.get("routePrefix", "api")
-    if not isinstance(prefix, str):
-        raise HostJsonError("host.json: extensions.http.routePrefix must be a string.")
-    return prefix
-
-
 def _log_level(section: Mapping[str, Any]) -> str:
     default = _section(section, "logLevel", "logging").get("default", "Information")
     if not isinstance(default, str) or default not in LOG_LEVELS:
@@ -273,7 +287,7 @@ def _log_level(section: Mapping[str, Any]) -> str:
 
 def _override(content: dict[str, Any], settings: Settings) -> None:
     """Apply the settings `AzureFunctionsJobHost__a__b=value`; create missing sections."""
-    keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions)}
+    keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions), **_keys(HttpOptions)}
     spelling = {
         key.lower(): key for key in (*_TOP, *_EXTENSIONS, *_HTTP, *keys, "clientRetryOptions")
     }

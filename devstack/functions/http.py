@@ -19,12 +19,12 @@ from azure.functions.meta import Datum
 from multidict import CIMultiDict
 
 from devstack.functions.bindings import HttpTrigger, IndexingError
+from devstack.functions.hostjson import HttpOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker, Result
 from devstack.functions.service_bus import Clients
 
 _log = logging.getLogger("devstack.functions")
-_BODY_BYTES_MAX = 100 * 1024 * 1024
 _STATUS_MIN, _STATUS_MAX = 200, 999
 _SERVER_HEADERS = {"content-length", "transfer-encoding", "connection"}  # aiohttp sets these
 _CONSTRAINTS = {
@@ -45,25 +45,32 @@ _LENGTH = re.compile(r"(?P<kind>length|minlength|maxlength)\((?P<low>\d+)(?:,(?P
 
 @dataclass(kw_only=True)
 class HttpServer:
-    """Serves the HTTP functions of this process."""
+    """Serves the HTTP functions of this process.
+
+    A request above `max_outstanding_requests` gets status 429. A body is read when its request is
+    among the `max_concurrent_requests` that run, and only up to `body_bytes_max`: then the status
+    is 413. So bodies never need more memory than the product of both.
+    """
 
     functions: Sequence[IndexedFunction]
     invoker: Invoker
     clients: Clients
-    route_prefix: str
+    options: HttpOptions
+    body_bytes_max: int
 
     def __post_init__(self) -> None:
         """Raise IndexingError when a route is wrong."""
         routes = []
         for function in self.functions:
             if isinstance(trigger := function.trigger, HttpTrigger):
-                route = compile_route(function.name, self.route_prefix, trigger.route)
+                route = compile_route(function.name, self.options.route_prefix, trigger.route)
                 routes.append((route, trigger, function))
         self._routes = sorted(routes, key=lambda route: (route[0].rank, route[2].name))
         self._runner: web.AppRunner | None = None
         self._stopping = False
         self._answered = asyncio.Event()
         self._requests = 0
+        self._turns = asyncio.Semaphore(self.options.max_concurrent_requests)
 
     async def start(self, port: int, listener: socket.socket) -> int:
         """Serve on the socket `listener`, or raise OSError if the port is taken; return the port.
@@ -71,9 +78,12 @@ class HttpServer:
         If the socket is not bound yet, it is bound to `port` of 127.0.0.1 (0: a free one). `drain`
         or `stop` closes it.
         """
-        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app = web.Application(client_max_size=self.body_bytes_max)
         app.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        # As in Azure, a compressed body arrives as it was sent.
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.5, auto_decompress=False
+        )
         await self._runner.setup()
         try:
             if not listener.getsockname()[1]:
@@ -114,9 +124,12 @@ class HttpServer:
             return web.Response(status=404)  # for a wrong method too, as in Azure
         if self._stopping:  # the connection was opened before the port closed
             return web.Response(status=503)
+        if self._requests >= self.options.max_outstanding_requests:
+            return web.Response(status=429)
         self._requests += 1
         try:
-            return await self._invoke(function, request, values)
+            async with self._turns:
+                return await self._invoke(function, request, values)
         finally:
             self._request_ended()
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from devstack.inputs import DevstackError, load_object
 
 FILE = "local.settings.json"
+BODY_LIMIT = "FUNCTIONS_REQUEST_BODY_SIZE_LIMIT"
 _PERCENT = re.compile(r"%([^%]+)%")
 _TRUE = {"true", "1", "yes"}
 _FALSE = {"false", "0", "no", ""}
@@ -111,6 +112,13 @@ class Settings:
             self._flag(f"AzureWebJobs{separator}{function}{separator}Disabled")
             for separator in (".", "__", "_")
         )
+
+    def body_bytes_max(self) -> int:
+        """The bound of a request's body in bytes, or raise SettingsError."""
+        value = self.get(BODY_LIMIT) or str(100 * 1024 * 1024)
+        if not re.fullmatch(r"[0-9]{1,15}", value):
+            raise SettingsError(f"The setting {BODY_LIMIT} must be a number of bytes: {value!r}.")
+        return int(value)
 
     def _flag(self, name: str) -> bool:
         value = (self.get(name) or "").strip().lower()

@@ -69,6 +69,7 @@ var callbackAddress = empty(callbackUrl) ? 'https://${name}.azurewebsites.net/ap
 // be read in time at a start (azure-functions-host 11787). For blobs the address counts. From the name the host
 // derives its tables too; it may not use them, logs one warning, and writes no diagnostic events.
 var settings = [
+  { name: 'FUNCTIONS_REQUEST_BODY_SIZE_LIMIT', value: '2097152' } // the host refuses a longer body before the worker
   { name: 'AzureWebJobsStorage__accountName', value: hostAccountName }
   { name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }
   { name: 'AzureWebJobsStorage__credential', value: 'managedidentity' }
@@ -135,6 +136,7 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
         alwaysReady: alwaysReady
         instanceMemoryMB: instanceMemoryMB
         maximumInstanceCount: maximumInstanceCount
+        triggers: { http: { perInstanceConcurrency: 16 } } // as maxConcurrentRequests in host.json
       }
       runtime: { name: 'python', version: '3.13' }
       siteUpdateStrategy: { type: siteUpdateStrategy }

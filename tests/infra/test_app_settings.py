@@ -9,6 +9,7 @@ import pytest
 
 from sas.config import SettingError, read_config
 from sas.environment import CONNECTION
+from sas.features.callbacks.codec import CALLBACK_BYTES_MAX
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 
@@ -188,6 +189,16 @@ def test_sampling_is_set_where_it_is_obeyed() -> None:
     assert "{ name: 'SAS_TELEMETRY_SHARE', value: telemetryShare }" in APP
     # The worker would sample by it too, and lose spans that failed.
     assert "OTEL_TRACES_SAMPLER" not in APP
+
+
+def test_the_host_bounds_what_anybody_may_post() -> None:
+    """A callback fits, and the endpoint itself can still say of a longer body what to change."""
+    name = "FUNCTIONS_REQUEST_BODY_SIZE_LIMIT"
+    http = json.loads((ROOT / "host.json").read_text())["extensions"]["http"]
+    assert CALLBACK_BYTES_MAX < int(in_azure()[name]) <= 2 * CALLBACK_BYTES_MAX
+    assert LOCAL[name] == in_azure()[name]
+    assert f"perInstanceConcurrency: {http['maxConcurrentRequests']} " in APP
+    assert http["maxOutstandingRequests"] == 2 * http["maxConcurrentRequests"]
 
 
 def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:

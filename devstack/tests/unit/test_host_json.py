@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,10 @@ import pytest
 
 from devstack.functions.hostjson import HostJsonError, load_host_json, parse_host_json
 from devstack.functions.settings import Settings
+
+
+def with_http(**options: Any) -> dict[str, Any]:
+    return {"version": "2.0", "extensions": {"http": options}}
 
 
 def with_service_bus(**options: Any) -> dict[str, Any]:
@@ -35,6 +40,12 @@ def test_the_service_bus_part_of_the_file_is_applied() -> None:
     assert (options.retry.mode, options.retry.delay_s, options.retry.max_retries) == ("fixed", 1, 9)
 
 
+def test_requests_are_bounded_only_where_the_file_says_so() -> None:
+    http = parse_host_json(with_http(maxConcurrentRequests=16, maxOutstandingRequests=-1)).http
+    assert (http.max_concurrent_requests, http.max_outstanding_requests) == (16, sys.maxsize)
+    assert parse_host_json({"version": "2.0"}).http.max_concurrent_requests == sys.maxsize
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -58,7 +69,9 @@ def test_the_service_bus_part_of_the_file_is_applied() -> None:
         (with_service_bus(minMessageBatchSize=20, maxMessageBatchSize=10), "make it smaller"),
         (with_service_bus(maxBatchWaitTime="00:05:00"), "at most 00:02:30"),
         ({"version": "2.0", "extensions": {"serviceBuss": {}}}, r"did you mean serviceBus\?"),
-        ({"version": "2.0", "extensions": {"http": {"routePrefix": 1}}}, "must be a string"),
+        (with_http(routePrefix=1), "routePrefix must be a string"),
+        (with_http(maxConcurrentRequests=0), "maxConcurrentRequests must be a whole number"),
+        (with_http(maxOutstandingRequest=3), r"did you mean maxOutstandingRequests\?"),
         ({"version": "2.0", "functionTimeout": "soon"}, "functionTimeout"),
         ({"version": "2.0", "functions": "f"}, "must be a list"),
         ({"version": "2.0", "logging": {"logLevel": {"default": "Loud"}}}, "must be one of"),
@@ -121,7 +134,7 @@ def test_a_setting_overrides_the_file_as_in_azure(tmp_path: Path) -> None:
         }
     )
     config = load_host_json(tmp_path, settings)
-    assert (config.service_bus.max_concurrent_calls, config.route_prefix) == (2, "v1")
+    assert (config.service_bus.max_concurrent_calls, config.http.route_prefix) == (2, "v1")
 
 
 def test_an_override_that_does_not_exist_is_refused_like_a_key(tmp_path: Path) -> None:

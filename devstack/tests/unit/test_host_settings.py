@@ -126,3 +126,9 @@ def test_a_function_is_disabled_by_any_spelling_of_its_setting(name: str) -> Non
 def test_a_disabled_setting_that_is_not_true_or_false_is_refused() -> None:
     with pytest.raises(SettingsError, match="must be true or false"):
         Settings({"AzureWebJobs.f.Disabled": "off"}).disabled("f")
+
+
+def test_a_bound_of_bodies_that_is_no_number_is_refused() -> None:
+    """Azure would ignore it, and take bodies of 100 MB."""
+    with pytest.raises(SettingsError, match="must be a number of bytes: '2 MB'"):
+        Settings({"FUNCTIONS_REQUEST_BODY_SIZE_LIMIT": "2 MB"}).body_bytes_max()

@@ -52,8 +52,6 @@ AGAIN_MAX = timedelta(minutes=15)
 WAIT_MIN = timedelta(days=7)
 """A callback waits until its token has expired and its step has not changed for this long."""
 RETRY_AFTER_S = 5
-CONCURRENT_MAX = 8
-"""Most requests that one instance handles at once. More would take the event loop from orders."""
 _ANSWERS = {
     StepStatus.OUT: (202, "accepted", "the callback counts"),
     StepStatus.WAITS: (202, "accepted", "the callback counts as soon as the step is tried again"),
@@ -87,7 +85,7 @@ class Answer:
 
 
 def _answer(status: int, code: str, message: str) -> Answer:
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if status in {429, 503} else {}
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return Answer(
         status=status,
@@ -105,28 +103,20 @@ class Callbacks:
         self._business = business
         self._keys = keys
         self._runner = TransitionRunner(context, business.workflow_of)
-        self._running = 0
 
     async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
         """Handle a callback by HTTP. Its token is in the address or the Authorization header.
 
         202: it is on the queue; 200: the step has ended already; 400, 401, 404, 409, 410: it never
-        counts, and why; 429, 503: send it again. Without a key there is no endpoint: 404.
+        counts, and why; 503: send it again. Without a key there is no endpoint: 404. The host has
+        read the body before, and bounds bodies and requests (``FUNCTIONS_REQUEST_BODY_SIZE_LIMIT``,
+        host.json).
         """
         if not self._keys:
             return _answer(404, "not-found", "there is nothing here")
-        if self._running >= CONCURRENT_MAX:
-            return _answer(429, "busy", "too many requests are handled now: send it again")
-        self._running += 1
-        try:
-            return await self._guarded(codec.bearer(authorization) or token, body)
-        finally:
-            self._running -= 1
-
-    async def _guarded(self, token: str | None, body: bytes) -> Answer:
         with tracing.span("callback endpoint", kind=SpanKind.SERVER, actor="callbacks"):
             try:
-                return await self._answer(token, body)
+                return await self._answer(codec.bearer(authorization) or token, body)
             except MalformedError as error:
                 return _answer(400, error.reason, error.description)
             except (UnavailableError, UndeliverableError, UnreadableError) as error:
