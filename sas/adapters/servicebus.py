@@ -18,7 +18,8 @@ The Functions host receives messages and calls the functions. This module only s
    second one. Where the queue has none, or its window has passed, the receiver is guarded: a
    scheduler finds that the cause is recorded or the order has gone on, an agent calls with the same
    idempotency key, and an application recognises the id.
-6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message.
+6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message,
+   and TooLargeForQueueError if it is too large.
    ``LATER``: the broker refuses for now. Every other error may pass. An error closes the link,
    unless it is one of ``LATER`` or about a message that is too large: then the link works.
 7. One call of ``send`` takes ``send_s`` seconds at most. A function that hangs would lose the lock
@@ -67,6 +68,7 @@ from sas.ports import (
     BusUnavailableError,
     Message,
     Peeked,
+    TooLargeForQueueError,
     UndeliverableError,
 )
 from sas.telemetry import metrics
@@ -180,7 +182,9 @@ class ServiceBus:
                 raise
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
-        except NEVER as error:  # 6.
+        except MessageSizeExceededError as error:  # 6.
+            raise TooLargeForQueueError(explain(queue, error), pending[0]) from error
+        except NEVER as error:
             raise UndeliverableError(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):

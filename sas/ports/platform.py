@@ -348,6 +348,10 @@ class UndeliverableError(Exception):
         self.undelivered = undelivered
 
 
+class TooLargeForQueueError(UndeliverableError):
+    """The message is larger than its queue accepts. No deploy and no right changes that."""
+
+
 class MessageBus(Protocol):
     """Sends messages. The Functions host receives them and calls the functions."""
 

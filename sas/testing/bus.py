@@ -46,6 +46,7 @@ from sas.ports import (
     Clock,
     Message,
     Peeked,
+    TooLargeForQueueError,
     UndeliverableError,
 )
 from sas.telemetry.tracing import carried
@@ -461,7 +462,7 @@ class MemoryBus:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
         size = _size_of(message)
         if size > MESSAGE_BYTES_MAX:
-            raise UndeliverableError(
+            raise TooLargeForQueueError(
                 f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:

@@ -11,7 +11,13 @@ import pytest
 import pytest_asyncio
 
 from devstack.servicebus import Broker
-from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, Message, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Message,
+    TooLargeForQueueError,
+    UndeliverableError,
+)
 from tests.contract.bus_rigs import QUEUES, WITH_DETECTION, BrokerRig, BusRig, MemoryRig
 
 A, B, RESPONSES = QUEUES
@@ -97,11 +103,11 @@ async def test_a_message_to_a_missing_queue_is_undeliverable_and_named(rig: BusR
     ("size", "properties"),
     [(262_144, {}), (400_000, {}), (2_000_000, {}), (258_048, {"own": "x" * 5000})],
 )
-async def test_a_message_too_large_is_undeliverable_and_named_and_blocks_no_other(
+async def test_a_message_that_is_too_large_for_its_queue_is_named_and_blocks_no_other(
     rig: BusRig, size: int, properties: dict[str, str]
 ) -> None:
     large = replace(message(A, 2, b"x" * size), properties=properties)
-    with pytest.raises(UndeliverableError) as caught:
+    with pytest.raises(TooLargeForQueueError) as caught:
         await rig.bus.send([message(A, 1), large, message(A, 3)])
     assert caught.value.undelivered == large
     await rig.bus.send([message(A, 3)])
