@@ -48,7 +48,7 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
 )
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.amqp import AmqpMessageHeader
+from azure.servicebus.amqp import AmqpMessageBodyType, AmqpMessageHeader
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -61,6 +61,7 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
+from sas.domain.ids import own_or_digest
 from sas.ports import (
     PEEK_BYTES_MAX,
     QUEUE_DISABLED,
@@ -406,19 +407,36 @@ async def peek_all(
 
 
 def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
-    at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
     properties = message.application_properties or {}
+    body = _body_of(message)
+    own_id, correlation_id = message.message_id, message.correlation_id
     return Peeked(
-        message_id=message.message_id or "",
-        body=b"".join(message.body),
-        enqueued_at=at or datetime.min.replace(tzinfo=UTC),
+        message_id=own_or_digest(own_id and _text(own_id), body),
+        body=body,
+        enqueued_at=_visible_at(message),
         properties={_text(key): _text(value) for key, value in properties.items()},
         sequence=message.sequence_number or 0,
         is_scheduled=message.state is ServiceBusMessageState.SCHEDULED,
         source=message.dead_letter_source,
-        content_type=message.content_type,
-        correlation_id=message.correlation_id,
+        content_type=message.content_type and _text(message.content_type),
+        correlation_id=correlation_id and _text(correlation_id),
     )
+
+
+def _body_of(message: ServiceBusReceivedMessage) -> bytes:
+    """Return the bytes of a body. A sender may send any AMQP value: as text, nobody reads it."""
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return b"".join(message.body)
+    return b"not data: " + str(message.raw_amqp_message).encode()
+
+
+def _visible_at(message: ServiceBusReceivedMessage) -> datetime:
+    """Return when a message became, or becomes, visible. A sender may have set any number."""
+    try:
+        at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+    return at or datetime.min.replace(tzinfo=UTC)
 
 
 def _text(value: object) -> str:

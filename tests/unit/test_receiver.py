@@ -50,7 +50,7 @@ from sas.testing.clock import START, VirtualClock
 from sas.testing.platform import host_rules
 from sas.testing.store import MemoryStore, StoreFault
 
-QUEUE, LETTERS = "scheduler", "dead-letters"
+QUEUE, LETTERS, REJECTED = "scheduler", "dead-letters", "orders-rejected"
 MINUTES = timedelta(minutes=9)
 
 
@@ -61,7 +61,7 @@ class Door:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.bus.declare(LETTERS, "operator-alerts")
+        self.bus.declare(LETTERS, "operator-alerts", REJECTED)
         self.store = MemoryStore()
         external = ExternalSender(self.store, self.bus, self.clock)
         self.incidents = IncidentBoard(
@@ -76,10 +76,16 @@ class Door:
             incidents=self.incidents,
             run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
             dead_letters=LETTERS,
+            reject=self.rejected,
         )
         self.failures = list(failures)
         self.reports: list[str] = []
         self.seen: list[Delivery] = []
+        self.kept: list[Delivery] = []
+
+    async def rejected(self, delivery: Delivery) -> None:
+        await self.bus.send([Message(REJECTED, "kept", b"{}")])
+        self.kept.append(delivery)
 
     async def reported(self, error: Exception) -> None:
         self.reports.append(str(error))
