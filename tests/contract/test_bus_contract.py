@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 
 from devstack.servicebus import Broker
+from sas.codec.orders import ORDER_BYTES_MAX
+from sas.engine.receiver import PROPERTIES, bounded
 from sas.ports import (
     PEEK_BYTES_MAX,
     BusUnavailableError,
@@ -112,6 +114,17 @@ async def test_a_message_that_is_too_large_for_its_queue_is_named_and_blocks_no_
     assert caught.value.undelivered == large
     await rig.bus.send([message(A, 3)])
     assert await rig.receive(A, 2) == [message(A, 1), message(A, 3)]
+
+
+async def test_the_largest_order_fits_its_queue_with_each_property_at_its_bound(
+    rig: BusRig,
+) -> None:
+    """So it can always be put back, and become a dead letter."""
+    properties = {name: "x" * bytes_max for name, bytes_max in PROPERTIES.items()}
+    assert bounded(properties) == properties
+    largest = Message(A, "i" * 128, b"x" * ORDER_BYTES_MAX, properties=properties)
+    await rig.bus.send([replace(largest, scheduled_at=rig.clock.now())])
+    assert await rig.receive(A, 1) == [largest]
 
 
 async def test_a_busy_bus_is_unavailable_and_takes_the_same_message_later(rig: BusRig) -> None:
