@@ -183,10 +183,10 @@ class ServiceBus:
                 raise
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
-        except MessageSizeExceededError as error:  # 6.
-            raise TooLargeForQueueError(explain(queue, error), pending[0]) from error
-        except NEVER as error:
-            raise UndeliverableError(explain(queue, error), pending[0]) from error
+        except NEVER as error:  # 6.
+            is_large = isinstance(error, MessageSizeExceededError)
+            refusal = TooLargeForQueueError if is_large else UndeliverableError
+            raise refusal(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):
                 raise UndeliverableError(explain(queue, error), pending[0]) from error

@@ -5,9 +5,10 @@ dead letter. So while the state store does not answer, or after a bad release, a
 would be rejected within seconds. Therefore this module stands between the host and every handler.
 One delivery goes like this:
 
-1. **Restore.** The message may be the copy of an earlier delivery (see 4). The properties of the
-   copy say which MessageId its sender gave it, and from which queue a dead letter came. The handler
-   sees these. So it sees the same message in every delivery, and derives the same cause from it.
+1. **Restore.** The message may be the copy of an earlier delivery (see 4). Then its properties say
+   which MessageId its sender gave it, and from which queue a dead letter came. So the handler sees
+   the same message in every delivery, and derives the same cause from it. It sees none but
+   ``PROPERTIES``. A sender may forge them: that changes only how its own message is handled.
 2. **Handle.** The handler runs. What a first delivery records for this process is handed over next,
    each message as its queue would deliver it (``sas.engine.run_on``). If all of that returns, the
    host completes the message. Otherwise the delivery goes on at 3. An error is an *outage* if it
@@ -22,16 +23,16 @@ One delivery goes like this:
    than a deploy takes.
 4. **Put back.** A scheduled copy of the message goes to its own queue, and the function returns. So
    the host completes the message, and no delivery was used up. The pauses grow: from one second to
-   30 s as a rule, and after failures to five minutes. The copy has the same body, and the
-   properties that the handler asked for (``put_back_with``): an agent's request carries the state
-   of its call in them. After ``FAILURES_MAX`` failures the message is poison: it goes to
-   ``dead-letters``, with the error. A dead letter that fails is put back until it is handled.
-5. **Wait here.** If the queue does not take the copy either, the bus is away. After an outage the
+   30 s as a rule, and after failures to five minutes. The copy has the same body, and what the
+   handler asked for (``put_back_with``): an agent's request carries the state of its call there.
+   After ``FAILURES_MAX`` failures the message is poison: it goes to ``dead-letters``, with the
+   error. A dead letter that fails is put back until it is handled. The copy of an order that is
+   allowed fits its queue. A message whose copy is too large is rejected at once (``reject``).
+5. **Wait here.** If the queue does not take the copy now, the bus is away. After an outage the
    function pauses, and goes back to 2 with the message that it still holds.
 6. **Defer.** If the function must end before its next attempt, or failed, the copy is written to
-   the state store with a due row, and the supervisor sends it later (``sas.engine.external``). The
-   function returns.
-7. **Give back.** If the store is away too, there is no place left to write to. The error is raised,
+   the state store, and the supervisor sends it later (``sas.engine.external``).
+7. **Give back.** If the store is away too, or a message cannot be rejected, the error is raised,
    and the host redelivers. Only this way uses up a delivery. After an outage, each one lasts a
    whole function time: an outage of everything must last for about 42 minutes before a message of
    it is dead.
@@ -47,8 +48,7 @@ What can go wrong, and why nothing is lost:
   The redelivery makes a copy with the same id, and most queues drop it (duplicate detection). Where
   two copies stay, they have one cause. The second one finds it recorded and decides nothing
   (``sas.engine.transition``).
-* A copy comes behind younger messages. That is harmless: each message is decided about by the order
-  as it is then stored, and not by its place in the queue.
+* A copy comes behind younger messages. The order as it is stored decides, and no message's place.
 """
 
 from __future__ import annotations
