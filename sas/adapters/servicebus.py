@@ -94,6 +94,9 @@ TIME_TO_LIVE_MS_MAX = 2**32 - 1
 PEEK_PAGE = 100
 """Most messages that one request of a peek asks for."""
 
+EARLIEST, LATEST = (datetime(year, 1, 1, tzinfo=UTC) for year in (1970, 9000))
+"""The bounds of a time that a sender may have set to any number: sums with it stay possible."""
+
 LINK_CLOSE_S = 5.0
 """Longest wait for one link to close, in seconds: a dead connection may not answer."""
 
@@ -431,12 +434,12 @@ def _body_of(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def _visible_at(message: ServiceBusReceivedMessage) -> datetime:
-    """Return when a message became, or becomes, visible. A sender may have set any number."""
+    """Return when a message became, or becomes, visible."""
     try:
-        at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
+        at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc or EARLIEST
     except (ValueError, OverflowError, OSError):
-        return datetime.max.replace(tzinfo=UTC)
-    return at or datetime.min.replace(tzinfo=UTC)
+        at = LATEST
+    return min(max(at, EARLIEST), LATEST)
 
 
 def _text(value: object) -> str:

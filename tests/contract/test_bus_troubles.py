@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -89,6 +90,7 @@ async def test_whatever_a_sender_puts_into_a_message_it_hinders_no_peek(
     assert len(peeked) == len(hostile) + 1
     assert {each.body[:8] for each in peeked[:4]} == {b"not data"}
     assert peeked[-1].body == b"{}"
+    assert all(each.enqueued_at + timedelta(days=1) for each in peeked)
     texts = [text for each in peeked for text in (each.message_id, each.correlation_id or "")]
     assert all(isinstance(text, str) for text in texts)
     assert all(each.message_id for each in peeked)
