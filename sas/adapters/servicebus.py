@@ -94,8 +94,8 @@ TIME_TO_LIVE_MS_MAX = 2**32 - 1
 PEEK_PAGE = 100
 """Most messages that one request of a peek asks for."""
 
-EARLIEST, LATEST = (datetime(year, 1, 1, tzinfo=UTC) for year in (1970, 9000))
-"""The bounds of a time that a sender may have set to any number: sums with it stay possible."""
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""A message that is scheduled for later counts as scheduled for then: sums stay possible."""
 
 LINK_CLOSE_S = 5.0
 """Longest wait for one link to close, in seconds: a dead connection may not answer."""
@@ -434,12 +434,13 @@ def _body_of(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def _visible_at(message: ServiceBusReceivedMessage) -> datetime:
-    """Return when a message became, or becomes, visible."""
+    """Return when a message became, or becomes, visible. A sender may schedule it for any time."""
     try:
-        at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc or EARLIEST
+        scheduled_at = message.scheduled_enqueue_time_utc
     except (ValueError, OverflowError, OSError):
-        at = LATEST
-    return min(max(at, EARLIEST), LATEST)
+        scheduled_at = LATEST if message.state is ServiceBusMessageState.SCHEDULED else None
+    times = filter(None, (scheduled_at, message.enqueued_time_utc))
+    return min(max(times, default=datetime.min.replace(tzinfo=UTC)), LATEST)
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -32,6 +32,7 @@ from sas.ports import (
     UndeliverableError,
 )
 
+SCHEDULED = b"x-opt-scheduled-enqueue-time"
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,13 +66,13 @@ async def test_whatever_a_sender_puts_into_a_message_it_hinders_no_peek(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:
     """One such message, scheduled for 2099, would have ended every sweep."""
-    number = {"TYPE": "LONG", "VALUE": 2**61}
+    times = [{"TYPE": "LONG", "VALUE": number} for number in (1, 2**53, 2**61, -(2**61))]
     hostile: list[dict[str, Any]] = [
         {"value_body": "text"},
         {"value_body": None},
         {"value_body": {b"order_id": 5}},
         {"sequence_body": [[1, 2], ["x"]]},
-        {"data_body": b"x", "annotations": {b"x-opt-scheduled-enqueue-time": number}},
+        *({"data_body": b"x", "annotations": {SCHEDULED: time}} for time in times),
         {
             "data_body": b"x",
             "properties": AmqpMessageProperties(
@@ -90,7 +91,10 @@ async def test_whatever_a_sender_puts_into_a_message_it_hinders_no_peek(
     assert len(peeked) == len(hostile) + 1
     assert {each.body[:8] for each in peeked[:4]} == {b"not data"}
     assert peeked[-1].body == b"{}"
-    assert all(each.enqueued_at + timedelta(days=1) for each in peeked)
+    now = datetime.now(UTC)
+    ages = [now - each.enqueued_at for each in peeked if not each.is_scheduled]
+    assert all(timedelta(seconds=-9) < age < timedelta(minutes=1) for age in ages)
+    assert max(each.enqueued_at for each in peeked) + timedelta(days=1)
     texts = [text for each in peeked for text in (each.message_id, each.correlation_id or "")]
     assert all(isinstance(text, str) for text in texts)
     assert all(each.message_id for each in peeked)
