@@ -23,7 +23,7 @@ BUG = "sas_failing_check"
 ``sas show`` reads it.
 """
 BUG_LENGTH_MAX = 250
-"""Longest explanation of an error in ``BUG``: a copy of the largest order must fit its queue."""
+"""Longest explanation of an error in ``BUG``, with its line at the end."""
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 
