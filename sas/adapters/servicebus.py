@@ -393,7 +393,7 @@ def to_sdk(message: Message) -> ServiceBusMessage:
 async def peek_all(
     receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
 ) -> list[Peeked]:
-    """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
+    """Read pages until there are ``limit`` messages, or ``bytes_max`` bytes of them."""
     messages: list[Peeked] = []
     size = 0
     while len(messages) < limit and size < bytes_max:
@@ -405,7 +405,7 @@ async def peek_all(
         if not page:
             break
         messages += [_as_peeked(message) for message in page]
-        size = sum(len(message.body) for message in messages)
+        size = sum(message.size for message in messages)
     return messages
 
 
