@@ -197,12 +197,12 @@ async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> No
     assert len(await rig.bus.peek(B, 1000)) == 130
 
 
-@pytest.mark.parametrize(("body", "own"), [(200_000, 0), (0, 60_000)])
+@pytest.mark.parametrize(("body", "extra"), [(200_000, 0), (0, 60_000)])
 async def test_a_peek_ends_after_some_megabytes_so_that_large_messages_take_no_longer(
-    rig: BusRig, body: int, own: int
+    rig: BusRig, body: int, extra: int
 ) -> None:
-    for number in range(250 if own else 60):
+    for number in range(250 if extra else 60):
         large = message(B, number, b"x" * body)
-        await rig.bus.send([replace(large, properties={"own": "x" * own})])
+        await rig.bus.send([replace(large, properties={"own": "x" * extra})])
     peeked = await rig.bus.peek(B, 1000)
     assert PEEK_BYTES_MAX <= sum(message.size for message in peeked) < 2 * PEEK_BYTES_MAX
