@@ -227,6 +227,7 @@ def assemble(
     excuses = QueueExcuses(context, business.workflows, settings.queue_delay)
     checks.append(excuses.incidents)
     callbacks = Callbacks(context, business, settings.callback_keys)
+    submitter = Submitter(context, business, settings.order_bytes_max, settings.deploy_wait)
     app = Application(
         context=context,
         receiver=Receiver(
@@ -238,9 +239,10 @@ def assemble(
             incidents=incidents,
             run_on=run_on,
             dead_letters=settings.queues.dead_letters,
+            reject=submitter.reject_too_large,
         ),
         business=business,
-        submitter=Submitter(context, business, settings.order_bytes_max, settings.deploy_wait),
+        submitter=submitter,
         scheduler=Scheduler(context, business, callbacks.act, settings.deploy_wait),
         agents={name: _agent(context, business, name, settings) for name in business.agents},
         supervisor=Supervisor(

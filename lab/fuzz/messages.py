@@ -25,6 +25,7 @@ from sas.codec.internal import (
 from sas.codec.orders import parse_order
 from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
+from sas.engine import receiver
 from sas.features.callbacks.codec import parse_body
 from sas.ports import OtherVersionError
 from sas.testing.platform import QUEUES, REPLIES_TO
@@ -32,21 +33,7 @@ from sas.testing.platform import QUEUES, REPLIES_TO
 Parts = dict[str, Any]
 STATUS = frozenset({200, 202, 400, 401, 404, 409, 410, 429, 503})
 """Every status of the callback endpoint (``Callbacks.answer``)."""
-PROPERTIES = (
-    "sas_put_back",
-    "sas_first_id",
-    "sas_first_at",
-    "sas_dead_letter_source",
-    "sas_left_since",
-    "sas_external_sent",
-    "sas_call_state",
-    "traceparent",
-    "tracestate",
-    "Diagnostic-Id",
-    "DeadLetterReason",
-    "DeadLetterErrorDescription",
-    "x",
-)
+PROPERTIES = (*receiver.PROPERTIES, "Diagnostic-Id", "x")
 SOURCES = (
     *QUEUES.own(AGENTS),
     "",

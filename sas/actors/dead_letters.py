@@ -54,7 +54,7 @@ from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Direction, Order
 from sas.engine import receiver
 from sas.engine.context import Context
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import ORDER_ID, Delivery
 from sas.engine.transition import ApplyResult, Decide, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import tracing
@@ -103,7 +103,7 @@ class DeadLetters:
         elif source.startswith(queues.agent_prefix):
             await self._request(delivery)
         elif queues.is_response(source):
-            order_id = delivery.properties.get("sas_order_id") or delivery.message_id
+            order_id = delivery.properties.get(ORDER_ID) or delivery.message_id
             why = _why_unread(source, delivery.properties)
             await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:

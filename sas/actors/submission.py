@@ -12,14 +12,14 @@ from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger
 from sas.domain.ids import InvalidIdError, cause_of, digest_id
-from sas.domain.messages import Notice
+from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.delivery import BUG, Delivery
-from sas.engine.failing_check import FailingCheckError, check_order, check_works
+from sas.engine.delivery import Delivery
+from sas.engine.failing_check import FailingCheckError, check_order
 from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, TransitionRunner
 from sas.ports import Business
@@ -57,8 +57,6 @@ class Submitter:
             try:
                 submission = read_order(delivery, delivery.queue, self._context, self._bytes_max)
                 workflow, details = self._checked(submission, delivery)
-                if delivery.properties.get(BUG):
-                    await check_works(self._context, workflow.name)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
                 await self._store(submission, details, workflow, delivery)
             except MalformedError as error:
@@ -68,6 +66,27 @@ class Submitter:
             except FailingCheckError as bug:
                 await bug.report(self._context, submission.order_id)
                 raise
+
+    async def reject_too_large(self, delivery: Delivery) -> None:
+        """Put a message of any queue aside that is too large to be put back.
+
+        The sender of an order is notified: an order that is allowed always fits.
+
+        Raises:
+            UnavailableError: it could not be put aside.
+        """
+        error = MalformedError(
+            Reason.TOO_LARGE,
+            f"the message has {len(delivery.body):,} bytes: it must wait, and is too large to be "
+            f"put back on its queue. At most {self._bytes_max:,} are accepted",
+        )
+        rejections = self._context.rejections
+        if not self._context.queues.takes_orders(delivery.queue):
+            await rejections.put_aside(delivery.rejected(error), AlertKind.REJECTED)
+            return
+        sender = sender_of(delivery, delivery.queue, self._context)
+        rejection = delivery.rejected(error, sender.order_id, sender.correlation_id)
+        await rejections.order(rejection, sender)
 
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:

@@ -18,7 +18,8 @@ The Functions host receives messages and calls the functions. This module only s
    second one. Where the queue has none, or its window has passed, the receiver is guarded: a
    scheduler finds that the cause is recorded or the order has gone on, an agent calls with the same
    idempotency key, and an application recognises the id.
-6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message.
+6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message,
+   and TooLargeForQueueError if it is too large.
    ``LATER``: the broker refuses for now. Every other error may pass. An error closes the link,
    unless it is one of ``LATER`` or about a message that is too large: then the link works.
 7. One call of ``send`` takes ``send_s`` seconds at most. A function that hangs would lose the lock
@@ -47,7 +48,7 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
 )
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.amqp import AmqpMessageHeader
+from azure.servicebus.amqp import AmqpMessageBodyType, AmqpMessageHeader
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -60,6 +61,7 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
+from sas.domain.ids import own_or_digest
 from sas.ports import (
     PEEK_BYTES_MAX,
     QUEUE_DISABLED,
@@ -67,6 +69,7 @@ from sas.ports import (
     BusUnavailableError,
     Message,
     Peeked,
+    TooLargeForQueueError,
     UndeliverableError,
 )
 from sas.telemetry import metrics
@@ -90,6 +93,9 @@ TIME_TO_LIVE_MS_MAX = 2**32 - 1
 
 PEEK_PAGE = 100
 """Most messages that one request of a peek asks for."""
+
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""A message that is scheduled for later counts as scheduled for then: sums stay possible."""
 
 LINK_CLOSE_S = 5.0
 """Longest wait for one link to close, in seconds: a dead connection may not answer."""
@@ -181,7 +187,9 @@ class ServiceBus:
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
         except NEVER as error:  # 6.
-            raise UndeliverableError(explain(queue, error), pending[0]) from error
+            is_large = isinstance(error, MessageSizeExceededError)
+            refusal = TooLargeForQueueError if is_large else UndeliverableError
+            raise refusal(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             if _no_such_queue(error):
                 raise UndeliverableError(explain(queue, error), pending[0]) from error
@@ -385,7 +393,7 @@ def to_sdk(message: Message) -> ServiceBusMessage:
 async def peek_all(
     receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
 ) -> list[Peeked]:
-    """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
+    """Read pages until there are ``limit`` messages, or ``bytes_max`` bytes of them."""
     messages: list[Peeked] = []
     size = 0
     while len(messages) < limit and size < bytes_max:
@@ -397,24 +405,42 @@ async def peek_all(
         if not page:
             break
         messages += [_as_peeked(message) for message in page]
-        size = sum(len(message.body) for message in messages)
+        size = sum(message.size for message in messages)
     return messages
 
 
 def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
-    at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
     properties = message.application_properties or {}
+    body = _body_of(message)
+    own_id, correlation_id = message.message_id, message.correlation_id
     return Peeked(
-        message_id=message.message_id or "",
-        body=b"".join(message.body),
-        enqueued_at=at or datetime.min.replace(tzinfo=UTC),
+        message_id=own_or_digest(own_id and _text(own_id), body),
+        body=body,
+        enqueued_at=_visible_at(message),
         properties={_text(key): _text(value) for key, value in properties.items()},
         sequence=message.sequence_number or 0,
         is_scheduled=message.state is ServiceBusMessageState.SCHEDULED,
         source=message.dead_letter_source,
-        content_type=message.content_type,
-        correlation_id=message.correlation_id,
+        content_type=message.content_type and _text(message.content_type),
+        correlation_id=correlation_id and _text(correlation_id),
     )
+
+
+def _body_of(message: ServiceBusReceivedMessage) -> bytes:
+    """Return the bytes of a body. A sender may send any AMQP value: as text, nobody reads it."""
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return b"".join(message.body)
+    return b"not data: " + str(message.raw_amqp_message).encode()
+
+
+def _visible_at(message: ServiceBusReceivedMessage) -> datetime:
+    """Return when a message became, or becomes, visible. A sender may schedule it for any time."""
+    try:
+        scheduled_at = message.scheduled_enqueue_time_utc
+    except (ValueError, OverflowError, OSError):
+        scheduled_at = LATEST if message.state is ServiceBusMessageState.SCHEDULED else None
+    times = filter(None, (scheduled_at, message.enqueued_time_utc))
+    return min(max(times, default=datetime.min.replace(tzinfo=UTC)), LATEST)
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,10 @@ import re
 from datetime import UTC, datetime
 
 ORDER_ID_LENGTH_MAX = 100
+MESSAGE_ID_LENGTH_MAX = 128
+"""Longest MessageId that Service Bus takes."""
 _FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MESSAGE_ID = re.compile(f"[^\ud800-\udfff]{{1,{MESSAGE_ID_LENGTH_MAX}}}")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 NAME_LENGTH_MAX = 40
 URGENT_SUFFIX = "-urgent"
@@ -93,6 +96,13 @@ def digest_id(*parts: str | bytes) -> str:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
         digest.update(hashlib.sha256(data).digest())  # ("ab", "c") and ("a", "bc") differ
     return digest.hexdigest()[:32]
+
+
+def own_or_digest(value: object, body: bytes) -> str:
+    """Return the MessageId of a message, or a digest of its body if it has none that can be one."""
+    if isinstance(value, str) and _MESSAGE_ID.fullmatch(value):
+        return value
+    return f"body/{digest_id(body)}"
 
 
 def message_id(order_id: str, seq: int, index: int) -> str:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from sas.codec.external import Rejection
 from sas.codec.strict import MalformedError
-from sas.domain.ids import key_time, parse_key_time
+from sas.domain.ids import key_time, own_or_digest, parse_key_time
 from sas.domain.order import CLOCK_SKEW
-from sas.ports import OtherVersionError
+from sas.ports import UnavailableError
 
 LEFT_SINCE = "sas_left_since"
 """Property: when the message was first left to an instance of another version.
@@ -23,10 +23,12 @@ BUG = "sas_failing_check"
 ``sas show`` reads it.
 """
 BUG_LENGTH_MAX = 250
-"""Longest explanation of an error in ``BUG``: a copy of the largest order must fit its queue."""
+"""Longest explanation of an error in ``BUG``, with its line at the end."""
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 
+ORDER_ID = "sas_order_id"
+"""Property of a notification: its order."""
 FIRST_ID = "sas_first_id"
 """Property: the MessageId that its sender gave a message that was put back."""
 EXTERNAL_SENT = "sas_external_sent"
@@ -64,7 +66,13 @@ class Delivery:
     is_handed_over: bool = False
 
     def __post_init__(self) -> None:
-        """Make ``enqueued_at`` aware: azure-functions may give it in UTC without a time zone."""
+        """Make ``message_id`` and ``enqueued_at`` usable.
+
+        A message may come without an id, or with one that a body forged. azure-functions may give
+        the time in UTC without a time zone.
+        """
+        own_id = own_or_digest(self.message_id, self.body)
+        object.__setattr__(self, "message_id", own_id)
         at = self.enqueued_at
         if at is not None and at.tzinfo is None:
             object.__setattr__(self, "enqueued_at", at.replace(tzinfo=UTC))
@@ -92,14 +100,14 @@ class Delivery:
         """Leave the message to an instance that has its workflow; return after ``deploy_wait``.
 
         Raises:
-            OtherVersionError: put the message back. Such an instance may run beside this one.
+            UnavailableError: put the message back. Such an instance may run beside this one.
         """
         try:
             since = min(parse_key_time(str(self.properties.get(LEFT_SINCE))), now)
         except ValueError:
             since = now
         if now - since < deploy_wait:
-            put_back = OtherVersionError(f"{error}. An instance that has it takes the message")
+            put_back = UnavailableError(f"{error}. An instance that has it takes the message")
             put_back.put_back_with = {LEFT_SINCE: key_time(since)}
             put_back.delay_max_s = deploy_wait.total_seconds() / 6
             raise put_back

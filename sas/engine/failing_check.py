@@ -7,7 +7,6 @@ copy carries this text, and ``sas show`` reads it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 
 from sas.domain.change import Incident
@@ -53,12 +52,6 @@ class FailingCheckError(UnavailableError):
             await context.incidents.report(incident, order_id)
         except (UnavailableError, UndeliverableError) as outage:
             log.warning("%s: its alert is sent later: %s", self, outage)
-
-
-async def check_works(context: Context, saga: str) -> None:
-    """End the incident of a check: it took an order that had met its bug. If not, time ends it."""
-    with suppress(UnavailableError):
-        await context.incidents.end(AlertKind.AGENT_FAILING, _scope(saga))
 
 
 def _scope(saga: str) -> str:

@@ -11,7 +11,7 @@ from sas.ports import Clock
 
 CALL_STATE = "sas_call_state"
 """Property of a request: its ``CallState`` when its last delivery ended."""
-FAILURES = "sas_agent_failures"
+AGENT_FAILURES = "sas_agent_failures"
 """Property of a request: how often in a row a bug of its agent ended its handling."""
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
 """An agent does not wait for anything that comes later than this before CompleteBy."""
@@ -44,7 +44,7 @@ class InFlightRequest:
             str(delivery.properties.get(CALL_STATE)), CallState.QUEUED
         )
         self.state = self.carried
-        failures = str(delivery.properties.get(FAILURES))
+        failures = str(delivery.properties.get(AGENT_FAILURES))
         self.failures = int(failures) if failures.isdecimal() and len(failures) < 9 else 0
         self._clock = clock
         if (delivery.count or 1) > 1:
@@ -66,7 +66,7 @@ class InFlightRequest:
     def coming_again(self, state: CallState) -> dict[str, str]:
         """Return the properties of the message by which the request comes again, in this state."""
         again = {} if self.is_first else {AGAIN: "yes"}
-        failures = {FAILURES: str(self.failures)} if self.failures else {}
+        failures = {AGENT_FAILURES: str(self.failures)} if self.failures else {}
         return carrying(state) | again | failures
 
     @property

@@ -22,6 +22,7 @@ from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, 
 from sas.domain.order import Direction, Order, OrderState
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
+from sas.engine.delivery import ORDER_ID
 from sas.ports import Message
 
 _STATE_OF = {
@@ -157,7 +158,7 @@ def notification(
         external.encode(event),
         content_type=external.CLOUDEVENTS_TYPE,
         correlation_id=data.correlation_id,
-        properties={"sas_event": notice.value, "sas_order_id": data.order_id},
+        properties={"sas_event": notice.value, ORDER_ID: data.order_id},
     )
 
 

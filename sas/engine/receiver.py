@@ -5,9 +5,10 @@ dead letter. So while the state store does not answer, or after a bad release, a
 would be rejected within seconds. Therefore this module stands between the host and every handler.
 One delivery goes like this:
 
-1. **Restore.** The message may be the copy of an earlier delivery (see 4). The properties of the
-   copy say which MessageId its sender gave it, and from which queue a dead letter came. The handler
-   sees these. So it sees the same message in every delivery, and derives the same cause from it.
+1. **Restore.** The message may be the copy of an earlier delivery (see 4). Then its properties say
+   which MessageId its sender gave it, and from which queue a dead letter came. So the handler sees
+   the same message in every delivery, and derives the same cause from it. It sees none but
+   ``PROPERTIES``. A sender may forge them: that changes only how its own message is handled.
 2. **Handle.** The handler runs. What a first delivery records for this process is handed over next,
    each message as its queue would deliver it (``sas.engine.run_on``). If all of that returns, the
    host completes the message. Otherwise the delivery goes on at 3. An error is an *outage* if it
@@ -22,16 +23,16 @@ One delivery goes like this:
    than a deploy takes.
 4. **Put back.** A scheduled copy of the message goes to its own queue, and the function returns. So
    the host completes the message, and no delivery was used up. The pauses grow: from one second to
-   30 s as a rule, and after failures to five minutes. The copy has the same body, and the
-   properties that the handler asked for (``put_back_with``): an agent's request carries the state
-   of its call in them. After ``FAILURES_MAX`` failures the message is poison: it goes to
-   ``dead-letters``, with the error. A dead letter that fails is put back until it is handled.
-5. **Wait here.** If the queue does not take the copy either, the bus is away. After an outage the
+   30 s as a rule, and after failures to five minutes. The copy has the same body, and what the
+   handler asked for (``put_back_with``): an agent's request carries the state of its call there.
+   After ``FAILURES_MAX`` failures the message is poison: it goes to ``dead-letters``, with the
+   error. A dead letter that fails is put back until it is handled. The copy of an order that is
+   allowed fits its queue. A message whose copy is too large is rejected at once (``reject``).
+5. **Wait here.** If the queue does not take the copy now, the bus is away. After an outage the
    function pauses, and goes back to 2 with the message that it still holds.
 6. **Defer.** If the function must end before its next attempt, or failed, the copy is written to
-   the state store with a due row, and the supervisor sends it later (``sas.engine.external``). The
-   function returns.
-7. **Give back.** If the store is away too, there is no place left to write to. The error is raised,
+   the state store, and the supervisor sends it later (``sas.engine.external``).
+7. **Give back.** If the store is away too, or a message cannot be rejected, the error is raised,
    and the host redelivers. Only this way uses up a delivery. After an outage, each one lasts a
    whole function time: an outage of everything must last for about 42 minutes before a message of
    it is dead.
@@ -47,8 +48,7 @@ What can go wrong, and why nothing is lost:
   The redelivery makes a copy with the same id, and most queues drop it (duplicate detection). Where
   two copies stay, they have one cause. The second one finds it recorded and decides nothing
   (``sas.engine.transition``).
-* A copy comes behind younger messages. That is harmless: each message is decided about by the order
-  as it is then stored, and not by its place in the queue.
+* A copy comes behind younger messages. The order as it is stored decides, and no message's place.
 """
 
 from __future__ import annotations
@@ -64,14 +64,31 @@ from sas.codec.orders import salvage
 from sas.domain.calls import CallState
 from sas.domain.change import Incident
 from sas.domain.expire import DEPLOY_TIME
-from sas.domain.ids import InvalidIdError, check_order_id, digest_id, key_time
+from sas.domain.ids import (
+    MESSAGE_ID_LENGTH_MAX,
+    ORDER_ID_LENGTH_MAX,
+    InvalidIdError,
+    check_order_id,
+    digest_id,
+    key_time,
+)
 from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
-from sas.engine.delivery import AGAIN, BUG, BUG_LENGTH_MAX, FIRST_ID, LEFT_SINCE, Delivery
+from sas.domain.texts import shortened
+from sas.engine.delivery import (
+    AGAIN,
+    BUG,
+    BUG_LENGTH_MAX,
+    EXTERNAL_SENT,
+    FIRST_ID,
+    LEFT_SINCE,
+    ORDER_ID,
+    Delivery,
+)
 from sas.engine.explained import explained, line_of
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import Incidents
-from sas.engine.in_flight import carrying
+from sas.engine.in_flight import AGENT_FAILURES, CALL_STATE, carrying
 from sas.engine.run_on import Handler, RunOn, collecting
 from sas.ports import (
     Clock,
@@ -80,10 +97,11 @@ from sas.ports import (
     OtherVersionError,
     QueueRefusesError,
     StoreMismatchError,
+    TooLargeForQueueError,
     UnavailableError,
     UndeliverableError,
 )
-from sas.telemetry import metrics
+from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -95,12 +113,6 @@ FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
-MESSAGE_ID_LENGTH_MAX = 128
-"""Longest MessageId that Service Bus takes."""
-READ = ("sas_", "trace", "DeadLetter")
-"""The properties that this system reads begin with this. A copy carries no others: those of the
-sender may be so large that the copy would not fit its queue.
-"""
 FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
@@ -116,6 +128,29 @@ LETTER_DELAY_MAX_S = 3600.0
 """Longest pause before a dead letter is handled again that failed. A repair may take days."""
 DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 """The properties in which Service Bus says why it gave a message up."""
+PROPERTIES: Mapping[str, int] = {
+    **tracing.CARRIED,
+    TIMES: 8,
+    FAILURES: 8,
+    FIRST_AT: 27,
+    FIRST_ID: 4 * MESSAGE_ID_LENGTH_MAX,
+    SOURCE: 260,
+    ORDER_ID: 4 * ORDER_ID_LENGTH_MAX,
+    LEFT_SINCE: 27,
+    EXTERNAL_SENT: 8,
+    AGAIN: 8,
+    CALL_STATE: 16,
+    AGENT_FAILURES: 8,
+    BUG: 500,
+    DEAD_LETTER_REASON: 100,
+    DEAD_LETTER_DESCRIPTION: 700,
+}
+"""The properties that this system reads, and the longest value of each, in bytes of UTF-8.
+
+Nothing else travels, so a copy of the largest order always fits its queue (``PUT_BACK_BYTES``).
+"""
+_FOR_PEOPLE = {BUG, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}
+"""Of these properties a value that is too long is cut. Of all others it is left out."""
 FAILED = "FunctionFailed"
 """The DeadLetterReason of a message that is given up here. Its description is the last error."""
 REFUSED = "QueueRefuses"
@@ -140,7 +175,8 @@ class Receiver:
     The numbers are those of the module's text. ``external`` defers the copies that no queue takes.
     ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
     fit the state store or lacks a queue or a right. ``incidents`` tells the operator of failures.
-    ``dead_letters`` is the queue of that name.
+    ``dead_letters`` is the queue of that name. ``reject`` keeps a message aside for good that is
+    too large to be put back.
     """
 
     bus: MessageBus
@@ -151,6 +187,7 @@ class Receiver:
     incidents: Incidents
     run_on: RunOn
     dead_letters: str
+    reject: Callable[[Delivery], Awaitable[None]]
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Handle a message, and all that follows from it in this process.
@@ -171,12 +208,16 @@ class Receiver:
             return result
 
         try:
-            return await self._received(handle_and_follow, delivery)
-        except UnavailableError:
-            raise
-        except Exception as error:  # noqa: BLE001  a bug raises anything
-            await self._failed(delivery, error)
-            return None
+            try:
+                return await self._received(handle_and_follow, delivery)
+            except (UnavailableError, TooLargeForQueueError):
+                raise
+            except Exception as error:  # noqa: BLE001  a bug raises anything
+                await self._failed(delivery, error)
+        except TooLargeForQueueError as error:
+            log.warning("a message of queue %s is rejected: %s", delivery.queue, error)
+            await self.reject(delivery)  # 4., or 7. if that fails.
+        return None
 
     async def _handed_over(self, handler: Handler, delivery: Delivery) -> list[Message]:
         """Handle a message that was handed over; return what it recorded for this process.
@@ -193,7 +234,7 @@ class Receiver:
     async def _received(
         self, handler: Callable[[Delivery], Awaitable[T]], delivery: Delivery
     ) -> T | None:
-        """Handle a message, or put it back; raises as ``receive``."""
+        """Handle a message, or put it back; raises as ``receive``, and TooLargeForQueueError."""
         ends_at = delivery.ends_at or self.clock.now() + self.function_time
         times = _number(delivery, TIMES)
         while True:
@@ -229,7 +270,7 @@ class Receiver:
             await self.clock.sleep(delay)
 
     async def _failed(self, delivery: Delivery, error: Exception) -> None:
-        """Put a message back whose handling failed, or give it up; raises as ``receive``."""
+        """Put a message back whose handling failed, or give it up; raises as ``_received``."""
         failures = _number(delivery, FAILURES) + 1
         is_letter = delivery.queue == self.dead_letters
         delay = delay_s(2 * failures, LETTER_DELAY_MAX_S if is_letter else FAILURE_DELAY_MAX_S)
@@ -274,7 +315,7 @@ class Receiver:
             log.warning("a failure is reported later: %s", type(problem).__name__)
 
     def _poison(self, delivery: Delivery, error: Exception) -> Message:
-        properties = _read(delivery, "sas_", "trace")
+        properties = bounded(delivery.properties)
         for name in (FAILURES, BUG):  # a dead letter has its own
             properties.pop(name, None)
         message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
@@ -312,18 +353,19 @@ class Receiver:
     def _copy(self, delivery: Delivery, times: int, delay: float) -> Message:
         """Return a message as it comes again, ``delay`` seconds from now."""
         now = self.clock.now()
-        properties = _read(delivery, *READ)
-        first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
-        properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
-        if delivery.source_queue:
-            properties[SOURCE] = delivery.source_queue
+        ours = {
+            TIMES: str(times),
+            FIRST_ID: delivery.message_id,
+            FIRST_AT: delivery.properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now),
+            SOURCE: delivery.source_queue,
+        }
         return Message(
             delivery.queue,
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
             f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}",
             delivery.body,
             scheduled_at=delivery.on_bus(now + timedelta(seconds=delay), now),
-            properties=properties,
+            properties=bounded({**delivery.properties, **ours}),
         )
 
     async def _put_back(self, copy: Message, delay: float, outage: UnavailableError) -> bool:
@@ -337,6 +379,8 @@ class Receiver:
     async def _is_sent(self, message: Message, outage: UnavailableError) -> bool:
         try:
             await self.bus.send([message])
+        except TooLargeForQueueError:
+            raise
         except (UnavailableError, UndeliverableError) as error:
             log.warning("a message for queue %s waits: %s; %s", message.queue, outage, error)
             return False
@@ -375,14 +419,31 @@ def dead_letter(queue: str, message: Message, reason: str, description: str) -> 
         queue,
         f"given-up/{digest_id(message.queue, message.message_id)}",
         message.body,
-        properties={
-            **message.properties,
-            FIRST_ID: message.message_id,
-            SOURCE: message.queue,
-            DEAD_LETTER_REASON: reason,
-            DEAD_LETTER_DESCRIPTION: description,
-        },
+        properties=bounded(
+            {
+                **message.properties,
+                FIRST_ID: message.message_id,
+                SOURCE: message.queue,
+                DEAD_LETTER_REASON: reason,
+                DEAD_LETTER_DESCRIPTION: description,
+            }
+        ),
     )
+
+
+def bounded(properties: Mapping[str, object]) -> dict[str, str]:
+    """Return those properties of a message that travel with its copies: see ``PROPERTIES``."""
+    texts = {}
+    for name, bytes_max in PROPERTIES.items():
+        value = properties.get(name)
+        # A forged text may hold half a character: it becomes a question mark.
+        data = value.encode(errors="replace") if isinstance(value, str) else b""
+        if name in _FOR_PEOPLE and len(data) > bytes_max:
+            whole = data[: bytes_max - len("…".encode())].decode(errors="ignore")
+            data = shortened(data.decode(), len(whole) + 1).encode()
+        if 0 < len(data) <= bytes_max:
+            texts[name] = data.decode()
+    return texts
 
 
 def is_copy(message: Message) -> bool:
@@ -410,12 +471,13 @@ def why_given_up(properties: Mapping[str, object]) -> str:
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:
-    first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
+    properties = bounded(delivery.properties)
     return replace(
         delivery,
-        message_id=first_id if _is_id(first_id) else delivery.message_id,
+        properties=properties,
+        message_id=properties.get(FIRST_ID) or delivery.message_id,
         # What Service Bus says goes first: an application could set the property on an order.
-        source_queue=delivery.source_queue or (source if _is_text(source) else None),
+        source_queue=delivery.source_queue or properties.get(SOURCE),
     )
 
 
@@ -430,19 +492,8 @@ def _order_ids(delivery: Delivery) -> Iterator[str]:
         yield check_order_id(salvage(delivery.body).order_id or "")
 
 
-def _read(delivery: Delivery, *prefixes: str) -> dict[str, str]:
-    """Return the properties whose names begin with one of these."""
-    texts = ((key, text) for key, text in delivery.properties.items() if _is_text(text))
-    return {key: text for key, text in texts if key.startswith(prefixes)}
-
-
 def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:
     return replace(delivery, properties={**delivery.properties, **properties})
-
-
-def _is_id(value: object) -> TypeGuard[str]:
-    """Return whether a text can be a MessageId: an application could set the property."""
-    return _is_text(value) and 0 < len(value) <= MESSAGE_ID_LENGTH_MAX
 
 
 def _is_text(value: object) -> TypeGuard[str]:

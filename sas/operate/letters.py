@@ -119,9 +119,13 @@ class Letter:
 
 
 def moment_of(text: str | None) -> datetime | None:
-    """Return the moment of a text that a sender may have written; None if it is none."""
+    """Return the moment of a text that a sender may have written; None if it is none.
+
+    A year of 9999 is none either: nothing could be added to it.
+    """
     with suppress(ValueError):
-        return parse_key_time(text or "")
+        moment = parse_key_time(text or "")
+        return moment if moment.year < 9999 else None
     return None
 
 

@@ -31,6 +31,7 @@ from sas.engine.receiver import (
     FAILURES,
     FIRST_AT,
     SOURCE,
+    bounded,
 )
 from sas.operate.errors import NotPossibleError
 from sas.operate.letters import (
@@ -303,7 +304,9 @@ def _copy(message: Peeked, new_id: str, target: str, queues: Queues) -> Message:
     if target == queues.dead_letters:
         # The function of this queue reads why the message was given up, and by which queue.
         dropped = {FIRST_AT}
-    retained = {name: text for name, text in message.properties.items() if name not in dropped}
+    is_outside = queues.is_response(target) or target == queues.alerts
+    properties = message.properties if is_outside else bounded(message.properties)
+    retained = {name: text for name, text in properties.items() if name not in dropped}
     properties = {FIRST_ID: message.message_id} | retained | {AGAIN: "yes"}
     if target == queues.dead_letters and message.source:
         properties[SOURCE] = message.source

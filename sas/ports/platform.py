@@ -318,6 +318,11 @@ class Peeked:
     content_type: str | None = None
     correlation_id: str | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of its body, and the characters of its properties."""
+        return len(self.body) + sum(map(len, (*self.properties, *self.properties.values())))
+
 
 @dataclass(frozen=True, slots=True)
 class MessageMove:
@@ -334,7 +339,7 @@ QUEUE_MISSING = "There is no such queue: create it, or correct the name."
 QUEUE_DISABLED = "It is disabled: enable it (set its status to Active)."
 """How the text of an error of the bus ends if the queue cannot be used at all."""
 PEEK_BYTES_MAX = 4 * 1024 * 1024
-"""A peek ends once it has read so many bytes of bodies: about 40 answers of Service Bus."""
+"""A peek ends once it has read so many bytes: about 40 answers of Service Bus."""
 
 
 class UndeliverableError(Exception):
@@ -346,6 +351,10 @@ class UndeliverableError(Exception):
     def __init__(self, reason: str, undelivered: Message) -> None:
         super().__init__(reason)
         self.undelivered = undelivered
+
+
+class TooLargeForQueueError(UndeliverableError):
+    """The message is larger than its queue accepts. No deploy and no right changes that."""
 
 
 class MessageBus(Protocol):
@@ -365,8 +374,8 @@ class MessageBus(Protocol):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
 
-        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large messages do not make
-        it slow.
+        It ends once their sizes are ``PEEK_BYTES_MAX`` bytes, so that large messages do not make it
+        slow.
         Scheduled messages and those that a function handles right now are among them.
 
         Raises:

@@ -24,7 +24,7 @@ ATTRIBUTES = ("sas.order_id", "sas.step", "sas.epoch")
 """The attributes of a log record."""
 _NAMES = ("order_id", "step", "epoch", "workflow")
 _W3C = TraceContextTextMapPropagator()
-_CARRIED = {"traceparent": 60, "tracestate": 512}
+CARRIED = {"traceparent": 60, "tracestate": 512}
 """The properties that a message carries, and the longest value that is read of each."""
 _actor: ContextVar[str | None] = ContextVar("sas_actor", default=None)
 _facts: ContextVar[Facts | None] = ContextVar("sas_facts", default=None)
@@ -230,7 +230,7 @@ def traceparent() -> str | None:
 def context_of(properties: Mapping[str, object]) -> Context | None:
     """Return the context that a message carries; None if it is missing or invalid."""
     carrier: dict[str, str] = {}
-    for name, length_max in _CARRIED.items():
+    for name, length_max in CARRIED.items():
         value = properties.get(name)
         if isinstance(value, bytes):
             value = value.decode("ascii", "replace")

@@ -46,6 +46,7 @@ from sas.ports import (
     Clock,
     Message,
     Peeked,
+    TooLargeForQueueError,
     UndeliverableError,
 )
 from sas.telemetry.tracing import carried
@@ -206,18 +207,7 @@ class MemoryBus:
         self._expire(source)
         all_messages = [*source.waiting, *source.locked]
         ordered = sorted(all_messages, key=lambda queued: queued.sequence)[:limit]
-        bytes_before = itertools.accumulate(
-            (len(queued.message.body) for queued in ordered), initial=0
-        )
-        peeked = [
-            queued
-            for queued, size in zip(ordered, bytes_before, strict=False)
-            if size < PEEK_BYTES_MAX
-        ]
-        pages = -(-len(peeked) // PEEK_PAGE)
-        is_end = len(peeked) == len(ordered) < limit
-        self.meter.peeks += pages + is_end  # one more page, which is empty, marks the end
-        return [
+        messages = [
             Peeked(
                 message_id=queued.message.message_id,
                 body=queued.message.body,
@@ -227,8 +217,18 @@ class MemoryBus:
                 is_scheduled=queued.visible_at > self._clock.now(),
                 source=queued.source,
             )
-            for queued in peeked
+            for queued in ordered
         ]
+        bytes_before = itertools.accumulate((message.size for message in messages), initial=0)
+        peeked = [
+            message
+            for message, size in zip(messages, bytes_before, strict=False)
+            if size < PEEK_BYTES_MAX
+        ]
+        pages = -(-len(peeked) // PEEK_PAGE)
+        is_end = len(peeked) == len(ordered) < limit
+        self.meter.peeks += pages + is_end  # one more page, which is empty, marks the end
+        return peeked
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -461,7 +461,7 @@ class MemoryBus:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
         size = _size_of(message)
         if size > MESSAGE_BYTES_MAX:
-            raise UndeliverableError(
+            raise TooLargeForQueueError(
                 f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:

@@ -11,7 +11,15 @@ import pytest
 import pytest_asyncio
 
 from devstack.servicebus import Broker
-from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, Message, UndeliverableError
+from sas.codec.orders import ORDER_BYTES_MAX
+from sas.engine.receiver import PROPERTIES, bounded
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Message,
+    TooLargeForQueueError,
+    UndeliverableError,
+)
 from tests.contract.bus_rigs import QUEUES, WITH_DETECTION, BrokerRig, BusRig, MemoryRig
 
 A, B, RESPONSES = QUEUES
@@ -97,15 +105,26 @@ async def test_a_message_to_a_missing_queue_is_undeliverable_and_named(rig: BusR
     ("size", "properties"),
     [(262_144, {}), (400_000, {}), (2_000_000, {}), (258_048, {"own": "x" * 5000})],
 )
-async def test_a_message_too_large_is_undeliverable_and_named_and_blocks_no_other(
+async def test_a_message_that_is_too_large_for_its_queue_is_named_and_blocks_no_other(
     rig: BusRig, size: int, properties: dict[str, str]
 ) -> None:
     large = replace(message(A, 2, b"x" * size), properties=properties)
-    with pytest.raises(UndeliverableError) as caught:
+    with pytest.raises(TooLargeForQueueError) as caught:
         await rig.bus.send([message(A, 1), large, message(A, 3)])
     assert caught.value.undelivered == large
     await rig.bus.send([message(A, 3)])
     assert await rig.receive(A, 2) == [message(A, 1), message(A, 3)]
+
+
+async def test_the_largest_order_fits_its_queue_with_each_property_at_its_bound(
+    rig: BusRig,
+) -> None:
+    """So it can always be put back, and become a dead letter."""
+    properties = {name: "x" * bytes_max for name, bytes_max in PROPERTIES.items()}
+    assert bounded(properties) == properties
+    largest = Message(A, "i" * 128, b"x" * ORDER_BYTES_MAX, properties=properties)
+    await rig.bus.send([replace(largest, scheduled_at=rig.clock.now())])
+    assert await rig.receive(A, 1) == [largest]
 
 
 async def test_a_busy_bus_is_unavailable_and_takes_the_same_message_later(rig: BusRig) -> None:
@@ -178,10 +197,12 @@ async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> No
     assert len(await rig.bus.peek(B, 1000)) == 130
 
 
+@pytest.mark.parametrize(("body", "extra"), [(200_000, 0), (0, 60_000)])
 async def test_a_peek_ends_after_some_megabytes_so_that_large_messages_take_no_longer(
-    rig: BusRig,
+    rig: BusRig, body: int, extra: int
 ) -> None:
-    for number in range(60):
-        await rig.bus.send([message(B, number, b"x" * 200_000)])
+    for number in range(250 if extra else 60):
+        large = message(B, number, b"x" * body)
+        await rig.bus.send([replace(large, properties={"own": "x" * extra})])
     peeked = await rig.bus.peek(B, 1000)
-    assert PEEK_BYTES_MAX <= sum(len(message.body) for message in peeked) < 2 * PEEK_BYTES_MAX
+    assert PEEK_BYTES_MAX <= sum(message.size for message in peeked) < 2 * PEEK_BYTES_MAX

@@ -21,7 +21,12 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.servicebus import ServiceBus, to_sdk
-from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    TooLargeForQueueError,
+    UndeliverableError,
+)
 
 NOWHERE = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
@@ -33,7 +38,7 @@ NOWHERE = (
     [
         (ServiceBusAuthorizationError(), UndeliverableError, 1),
         (MessagingEntityNotFoundError(), UndeliverableError, 1),
-        (MessageSizeExceededError(), UndeliverableError, 1),
+        (MessageSizeExceededError(), TooLargeForQueueError, 1),
         (ServiceBusAuthenticationError(), BusUnavailableError, 1),
         (ServiceBusServerBusyError(), BusUnavailableError, 1),
         (ServiceBusQuotaExceededError(), BusUnavailableError, 1),

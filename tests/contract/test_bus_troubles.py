@@ -9,11 +9,15 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
@@ -28,6 +32,7 @@ from sas.ports import (
     UndeliverableError,
 )
 
+SCHEDULED = b"x-opt-scheduled-enqueue-time"
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,6 +60,44 @@ async def queue(broker: Broker) -> AsyncIterator[str]:
 
 def message(queue: str, number: int = 1, body: bytes = b"{}") -> Message:
     return Message(queue, f"order-1/{number}/0", body)
+
+
+async def test_whatever_a_sender_puts_into_a_message_it_hinders_no_peek(
+    broker: Broker, bus: ServiceBus, queue: str
+) -> None:
+    """One such message, scheduled for 2099, would have ended every sweep."""
+    times = [{"TYPE": "LONG", "VALUE": number} for number in (1, 2**53, 2**61, -(2**61))]
+    hostile: list[dict[str, Any]] = [
+        {"value_body": "text"},
+        {"value_body": None},
+        {"value_body": {b"order_id": 5}},
+        {"sequence_body": [[1, 2], ["x"]]},
+        *({"data_body": b"x", "annotations": {SCHEDULED: time}} for time in times),
+        {
+            "data_body": b"x",
+            "properties": AmqpMessageProperties(
+                message_id=uuid4(), correlation_id="7", content_type=b"\xff"
+            ),
+        },
+    ]
+    async with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        for parts in hostile:
+            await sender.send_messages(AmqpAnnotatedMessage(**parts))
+    await bus.send([message(queue)])
+    peeked = await bus.peek(queue, 100)
+    assert len(peeked) == len(hostile) + 1
+    assert {each.body[:8] for each in peeked[:4]} == {b"not data"}
+    assert peeked[-1].body == b"{}"
+    now = datetime.now(UTC)
+    ages = [now - each.enqueued_at for each in peeked if not each.is_scheduled]
+    assert all(timedelta(seconds=-9) < age < timedelta(minutes=1) for age in ages)
+    assert max(each.enqueued_at for each in peeked) + timedelta(days=1)
+    texts = [text for each in peeked for text in (each.message_id, each.correlation_id or "")]
+    assert all(isinstance(text, str) for text in texts)
+    assert all(each.message_id for each in peeked)
 
 
 def links_to(broker: Broker, queue: str) -> list[object]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from tests.functions_rig import SHOP, WHOLESALE, Rig, order, rig, until
 
@@ -57,6 +58,23 @@ async def test_forged_replies_on_the_queue_of_orders_fence_nothing(system: Rig) 
     async with system.host():
         await system.ends("V-1", "Processed")
         await system.quiet()
+
+
+async def test_a_message_without_an_id_or_of_no_data_is_handled_as_any_other(system: Rig) -> None:
+    empty = AmqpMessageProperties(message_id="")
+    messages = [
+        AmqpAnnotatedMessage(data_body=order("N-1", reply_queue=WHOLESALE), properties=empty),
+        AmqpAnnotatedMessage(data_body=b'{"order_id": "N-2"}', properties=empty),
+        AmqpAnnotatedMessage(value_body={"order_id": "N-3"}),
+    ]
+    async with system.host():
+        await system.send("orders", *messages)
+        await system.ends("N-1", "Processed")
+        await until(lambda: _kept(system, 1, "N-2"), "the refused order is kept")
+        await until(lambda: _kept(system, 1, "N-3"), "the message of no data is kept")
+        await system.quiet()
+    (rejected,) = [rejected for rejected in await system.rejected() if "N-2" in rejected.body]
+    assert (rejected.message_id or "").startswith("body/")
 
 
 async def _kept(system: Rig, count: int, text: str = "") -> bool:

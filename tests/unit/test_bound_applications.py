@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from unittest import mock
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,6 +13,7 @@ from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.operate import redriving
 from sas.operate.letters import letter_of
+from sas.ports import StoreUnavailableError
 from tests import indexed_functions
 from tests.unit.actors_kit import Kit, kit, letter, order
 
@@ -84,6 +86,24 @@ async def test_an_application_cannot_aim_notifications_at_another(
     assert system.store.orders == {}
     assert notices_of(system) == ({} if dead else {WEB: ["rejected"]})
     assert len(system.rejected()) == len(system.alerts()) == 1
+
+
+@pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "orders", "dead-letters"])
+async def test_a_message_that_must_wait_and_is_too_large_to_be_put_back_is_rejected_at_once(
+    queue: str,
+) -> None:
+    """Its function kept its slot for a minute, and 32 such messages stopped the queue for all."""
+    system = bound_system()
+    system.bus.declare(queue)
+    body = order("web-1", reply_queue=WEB, order={"note": "x" * 261_900})
+    handler = AsyncMock(side_effect=StoreUnavailableError("away"))
+    large = Delivery(body=body, message_id="m-1", queue=queue, properties={"sas_x": "x" * 4000})
+    before = system.clock.now()
+    assert await system.run(system.receiver.receive(handler, large)) is None
+    assert system.clock.now() == before
+    assert notices_of(system) == ({WEB: ["rejected"]} if queue.startswith("orders-web") else {})
+    assert {part.reason for part in system.rejected()} == {"too-large"}
+    assert {part.source_queue for part in system.rejected()} == {queue}
 
 
 @pytest.mark.parametrize("dead", [False, True])

@@ -207,8 +207,7 @@ def message(**members: Any) -> func.ServiceBusMessage:
         trigger_metadata=None,
         application_properties=properties,
         user_properties=properties,
-        message_id="m-1",
-        **members,
+        **{"message_id": "m-1", **members},
     )
 
 
@@ -252,6 +251,18 @@ async def test_a_message_goes_to_its_actor_with_all_properties_of_its_queue(
     )
     actor = name.removesuffix("_urgent").removesuffix("_end")
     assert recorder.calls == [(actor, (expected,))]
+
+
+@pytest.mark.parametrize("message_id", [None, "", "x" * 129, "half \ud800"])
+@pytest.mark.parametrize("name", QUEUES)
+async def test_a_message_without_an_id_that_can_be_one_gets_a_digest_of_its_body(
+    recorder: Seen, name: str, message_id: str | None
+) -> None:
+    for body in (b"{}", b"{}", b"[]"):
+        await FUNCTIONS[name].get_user_function()(message(message_id=message_id, body=body))
+    first, again, other = (delivery.message_id for _, (delivery,) in recorder.calls)
+    assert first == again != other
+    assert first.startswith("body/")
 
 
 @pytest.mark.parametrize(("path", "token"), [({"token": "t.1"}, "t.1"), ({}, None)])

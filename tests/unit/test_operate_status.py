@@ -203,6 +203,14 @@ def test_queues_are_counted_and_a_silent_one_is_a_problem_of_its_own(
 # -- The command ------------------------------------------------------------------------------
 
 
+def test_a_time_that_a_sender_forged_does_not_end_the_command(night: Night) -> None:
+    """It raised OverflowError for as long as the message lay there."""
+    last = "9999-12-31T23:59:59.999999Z"
+    night.put("orders", order(), properties={"sas_left_since": last, "sas_first_at": last})
+    assert night.sas("status").code == 0
+    assert night.sas("show", "O-1").code in {0, 1}
+
+
 def test_without_a_namespace_no_queue_is_looked_into(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:

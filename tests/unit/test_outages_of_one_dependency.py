@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -46,6 +47,7 @@ async def receive(system: Kit, message: Message, count: int = 1) -> object:
         incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
+        reject=AsyncMock(),
     )
     arrival = delivery(message, count=count)
     return await system.run(receiver.receive(handlers[message.queue], arrival))
@@ -300,6 +302,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
         incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
+        reject=AsyncMock(),
     )
     arrival = delivery(message, enqueued_at=local_time)
     await system.run(receiver.receive(system.actors["stock"].handle, arrival))

@@ -16,7 +16,7 @@ from sas.config import CUT_OFF_S, read_config
 from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.engine.delivery import EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
+from sas.engine.delivery import BUG, EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.external import ExternalSender
 from sas.engine.messages import Addresses
 from sas.engine.receiver import (
@@ -26,6 +26,7 @@ from sas.engine.receiver import (
     FAILURE_DELAY_MAX_S,
     FAILURES_MAX,
     LETTER_DELAY_MAX_S,
+    PROPERTIES,
     SOURCE,
     FailedError,
     Receiver,
@@ -50,7 +51,7 @@ from sas.testing.clock import START, VirtualClock
 from sas.testing.platform import host_rules
 from sas.testing.store import MemoryStore, StoreFault
 
-QUEUE, LETTERS = "scheduler", "dead-letters"
+QUEUE, LETTERS, REJECTED = "scheduler", "dead-letters", "orders-rejected"
 MINUTES = timedelta(minutes=9)
 
 
@@ -61,7 +62,7 @@ class Door:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.bus.declare(LETTERS, "operator-alerts")
+        self.bus.declare(LETTERS, "operator-alerts", REJECTED)
         self.store = MemoryStore()
         external = ExternalSender(self.store, self.bus, self.clock)
         self.incidents = IncidentBoard(
@@ -76,10 +77,16 @@ class Door:
             incidents=self.incidents,
             run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
             dead_letters=LETTERS,
+            reject=self.rejected,
         )
         self.failures = list(failures)
         self.reports: list[str] = []
         self.seen: list[Delivery] = []
+        self.kept: list[Delivery] = []
+
+    async def rejected(self, delivery: Delivery) -> None:
+        await self.bus.send([Message(REJECTED, "kept", b"{}")])
+        self.kept.append(delivery)
 
     async def reported(self, error: Exception) -> None:
         self.reports.append(str(error))
@@ -147,6 +154,56 @@ async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_pro
     assert await door.receive(copy) == "handled"
     assert [delivery.message_id for delivery in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
+
+
+async def test_of_a_senders_properties_only_what_is_read_travels_and_each_is_bounded() -> None:
+    door = Door(StoreUnavailableError("away"))
+    hostile = dict.fromkeys(PROPERTIES, "🛒" * 4000) | {
+        "sas_x": "x" * 4000,
+        "own": "x",
+        "traceparent": "00-1",
+        "sas_left_since": 5,
+        "sas_call_state": None,
+        "tracestate": "half \ud800",
+    }
+    await door.receive(replace(FIRST, properties=hostile))
+    properties = (await door.next()).properties
+    assert properties["traceparent"] == "00-1"
+    assert properties["tracestate"] == "half ?"
+    assert properties[FIRST_ID] == FIRST.message_id
+    for_people = {BUG, "DeadLetterReason", "DeadLetterErrorDescription"}
+    assert all(properties[name].endswith("🛒…") for name in for_people)
+    ours = {"sas_put_back", "sas_first_at", "sas_again", FIRST_ID}
+    assert set(properties) == {"traceparent", "tracestate", *for_people, *ours}
+
+
+TOO_LARGE = replace(FIRST, body=b"x" * 262_000)
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("away"), OtherVersionError("away"), KeyError("a bug")]
+)
+async def test_a_message_too_large_to_be_put_back_is_rejected_at_once(error: Exception) -> None:
+    """Its function kept its slot, and tried again and again."""
+    door = Door(error)
+    assert await door.receive(TOO_LARGE) is None
+    assert door.clock.now() == START
+    assert [delivery.message_id for delivery in door.kept] == [FIRST.message_id]
+    assert (door.bus.queues[QUEUE].waiting, await door.due()) == ([], [])
+
+
+async def test_poison_that_is_too_large_for_the_dead_letters_is_rejected() -> None:
+    door = Door(KeyError("a bug"))
+    await door.receive(replace(TOO_LARGE, properties={"sas_failures": str(FAILURES_MAX)}))
+    assert len(door.kept) == 1
+
+
+async def test_if_a_message_that_is_too_large_cannot_be_rejected_no_slot_is_kept_for_it() -> None:
+    door = Door(StoreUnavailableError("away"))
+    door.bus.queues[REJECTED].refuses = True
+    with pytest.raises(BusUnavailableError):
+        await door.receive(TOO_LARGE)
+    assert door.clock.now() == START
 
 
 @pytest.mark.parametrize("own_bytes", [0, PUT_BACK_BYTES - 1024])
@@ -463,13 +520,14 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         message_id=copy.message_id,
         body=copy.body,
         enqueued_at=door.clock.now(),
-        properties=copy.properties,
+        properties={**copy.properties, "own": "x" * 5000},
         sequence=1,
     )
     verdict = Verdict(DeadLetterFate.SAFE, "")
     dead = replace(letter_of(QUEUE + DEAD_LETTERS, letter), verdict=verdict)
     (letter_move,) = resend([dead], Queues()).moves
     assert letter_move.move.message is not None
+    assert "own" not in letter_move.move.message.properties
     await door.receive(letter_move.move.message)
     second_copy = await door.next()
     assert second_copy.message_id != copy.message_id, "duplicate detection would drop it"

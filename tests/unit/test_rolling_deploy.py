@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import NoReturn
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -71,6 +72,7 @@ async def receive_as(system: Kit, queue: str, arrival: Delivery) -> object:
         incidents=system.context.incidents,
         run_on=system.context.run_on,
         dead_letters="dead-letters",
+        reject=AsyncMock(),
     )
     return await system.run(receiver.receive(handlers[queue], arrival))
 

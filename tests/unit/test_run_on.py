@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -79,6 +80,7 @@ class Process:
             incidents=IncidentBoard(MemoryStore(), external, clock=self.clock, to=addresses),
             run_on=self.run_on,
             dead_letters="dead-letters",
+            reject=AsyncMock(),
         )
         self.following: dict[str, list[Message]] = {}
         self.behaviour: dict[str, Callable[[], Awaitable[object]]] = {}
