@@ -116,9 +116,6 @@ def test_without_node_the_sentence_says_what_to_install(monkeypatch: pytest.Monk
         Azurite().start()
 
 
-MAIN = FOLDER / "node_modules" / module._MAIN
-
-
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory to work in; this package has no node_modules, as it has none in a wheel."""
@@ -142,26 +139,23 @@ def tool(bare: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_azurite_the_sentence_says_how_to_install_it(bare: Path) -> None:
-    with pytest.raises(NotInstalledError, match="run `devstack install`, or `npm install azurite`"):
-        Azurite(near=bare).start()
+    with pytest.raises(NotInstalledError, match=f"in {bare}/cache/.*: run `devstack install`"):
+        Azurite().start()
 
 
-@pytest.mark.parametrize("depth", [".", "app", "apps/first"])
-def test_azurite_is_found_in_the_node_modules_of_a_project_or_above_it(
-    bare: Path, depth: str
-) -> None:
-    (bare / depth).mkdir(parents=True, exist_ok=True)
-    (bare / "node_modules").symlink_to(FOLDER / "node_modules")
-    assert module._program(bare / depth) == bare / "node_modules" / module._MAIN
-
-
-def test_azurite_is_found_where_npm_installs_for_all(
+def test_no_azurite_of_a_project_above_it_or_of_path_is_run(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (bare / "bin").mkdir()
-    (bare / "bin" / "azurite-table").symlink_to(MAIN)  # as `npm install --global` makes it
-    monkeypatch.setenv("PATH", f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    assert module._program(bare) == MAIN
+    """Each may be anybody's: a directory above may be one that all users write to."""
+    program = bare / "node_modules" / module._MAIN
+    program.parent.mkdir(parents=True)
+    program.write_text("require('fs').writeFileSync('ran', '')")
+    tool(bare, "azurite-table", "#!/bin/sh\ntouch ran\n", monkeypatch)
+    (bare / "app").mkdir()
+    monkeypatch.chdir(bare / "app")
+    with pytest.raises(NotInstalledError):
+        Azurite().start()
+    assert not list(bare.rglob("ran"))
 
 
 def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
@@ -177,7 +171,7 @@ def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
     cache = bare / "cache" / "devstack" / f"azurite-{version}"
     assert (bare / "asked").read_text().startswith(f"ci --prefix {cache} ")
     assert (cache / "package-lock.json").read_text() == (FOLDER / "package-lock.json").read_text()
-    assert module._program(bare) == program
+    assert module._program() == program
     assert program.exists()
 
 
