@@ -1,8 +1,9 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
 Azurite sends telemetry unless an option turns it off. It saves its data every 5 seconds and when
-it receives SIGINT, so `stop` sends SIGINT. With data on disk, `azurite/journal.js` runs in its
-process: a journal keeps each answered change over `kill -9`.
+it receives SIGINT, so `stop` sends SIGINT. `azurite/guard.js` runs in its process and keeps web
+pages out. With data on disk, so does `azurite/journal.js`: a journal keeps each answered change
+over `kill -9`.
 
 Only the pinned Azurite runs: the one in this package's directory, or the one that `install` put
 into this user's cache. A node_modules of a project or above it, and PATH, may be anybody's.
@@ -28,7 +29,7 @@ FIXED_PORT = 10002
 
 _PACKAGE = Path(__file__).parent / "azurite"
 """Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
-_JOURNAL = _PACKAGE / "journal.js"
+_GUARD, _JOURNAL = _PACKAGE / "guard.js", _PACKAGE / "journal.js"
 _MAIN = Path("azurite/dist/src/table/main.js")
 _INSTALL_S = 900
 _READY_S = 30.0
@@ -121,7 +122,8 @@ class Azurite:
         if self.logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
         logs = self.logs or (self._scratch.path if self._scratch else Path())
-        argv = [node, *([] if self.location is None else ["--require", str(_JOURNAL)])]
+        argv = [node, "--require", str(_GUARD)]
+        argv += [] if self.location is None else ["--require", str(_JOURNAL)]
         argv += [str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.tls is not None:

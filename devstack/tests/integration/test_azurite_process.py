@@ -1,16 +1,24 @@
 """Azurite as a child process: how it is found, started and stopped, and keeps its data."""
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
 import socket
 import subprocess
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
-from azure.data.tables import TableClient
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.data.tables import (
+    AccountSasPermissions,
+    ResourceTypes,
+    TableClient,
+    generate_account_sas,
+)
 from azure.data.tables.aio import TableClient as AsyncTableClient
 
 from devstack import azurite as module
@@ -184,6 +192,32 @@ def test_the_output_of_a_failing_npm_is_shown(bare: Path, monkeypatch: pytest.Mo
 def test_there_is_no_connection_string_before_the_start() -> None:
     with pytest.raises(DevstackError, match="before it is started"):
         _ = Azurite().connection_string
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": f"{module.ACCOUNT}.evil.example"}, {"Origin": "https://evil.example"}],
+)
+def test_a_web_page_that_signs_with_the_published_key_is_refused(headers: dict[str, str]) -> None:
+    """By DNS rebinding, or from another site."""
+    key = AzureNamedKeyCredential(module.ACCOUNT, module.KEY)
+    rights = AccountSasPermissions(add=True, write=True)
+    kinds = ResourceTypes(service=True, object=True)
+    end = datetime.now(UTC) + timedelta(hours=1)
+    signature = generate_account_sas(key, resource_types=kinds, permission=rights, expiry=end)
+    with Azurite() as azurite:
+        with table(azurite) as client:
+            client.create_table()
+        connection = http.client.HTTPConnection("127.0.0.1", azurite.port, timeout=60)
+        path = "/things" if "Host" in headers else f"/{module.ACCOUNT}/things"
+        content = {"Content-Type": "application/json", "Accept": "application/json"}
+        body = '{"PartitionKey":"p","RowKey":"r"}'
+        connection.request("POST", f"{path}?{signature}", body, content | headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"no page of a browser" in answer.read()) == (403, True)
+        connection.close()
+        with table(azurite) as client:
+            assert list(client.list_entities()) == []
 
 
 def test_telemetry_is_turned_off() -> None:
