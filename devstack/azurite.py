@@ -222,6 +222,7 @@ def install() -> Path:
 
 def _cache() -> Path:
     """Return the directory that `install` fills. Each version of Azurite has its own."""
-    home = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("XDG_CACHE_HOME", "")
     version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["azurite"]
-    return (Path(home) if home else Path.home() / ".cache") / "devstack" / f"azurite-{version}"
+    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
+    return cache / "devstack" / f"azurite-{version}"

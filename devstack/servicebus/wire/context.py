@@ -26,6 +26,7 @@ class Limits:
 
     Times are seconds. The idle timeout and the wait for the next free session are those of the
     service. ``held_bytes`` is for messages that are not whole yet, and for answers without credit.
+    It is more than the largest message of a queue, 100 MB.
     """
 
     connections: int = 1000
@@ -35,7 +36,7 @@ class Limits:
     idle_s: float = 240.0
     stalled_s: float = 60.0
     write_buffer_bytes: int = 1 << 20
-    held_bytes: int = 64 << 20
+    held_bytes: int = 256 << 20
     session_wait_s: float = 65.0
     session_wait_max_s: float = 600.0
 

@@ -161,6 +161,9 @@ def test_no_azurite_of_a_project_above_it_or_of_path_is_run(
     tool(bare, "azurite-table", "#!/bin/sh\ntouch ran\n", monkeypatch)
     (bare / "app").mkdir()
     monkeypatch.chdir(bare / "app")
+    shutil.copytree(bare / "node_modules", module._cache() / "node_modules")
+    monkeypatch.setenv("HOME", str(bare / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "../cache")  # below the current directory: does not count
     with pytest.raises(NotInstalledError):
         Azurite().start()
     assert not list(bare.rglob("ran"))
