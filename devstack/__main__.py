@@ -124,7 +124,7 @@ def _make_ready(stack: Stack) -> None:
     """Raise DevstackError if the stack cannot start; install Azurite if it is missing."""
     if problems := stack.problems():
         raise DevstackError("\n".join(problems))
-    if not has_azurite(stack.app_dir):
+    if not has_azurite():
         _print("Azurite is not installed: npm installs it for this user (a minute, once).")
         _print(f"Azurite is in {install()}.")
 
@@ -140,7 +140,7 @@ async def report(stack: Stack) -> int:
     if problems:
         _print("\n".join(f"- {problem}" for problem in problems))
         return 1
-    if not has_azurite(stack.app_dir):
+    if not has_azurite():
         _print("Azurite is not installed: `devstack up` installs it with npm (once).")
     if ignored:
         _print(f"The host ignores these settings of host.json: {', '.join(ignored)}.")

@@ -1,8 +1,12 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
 Azurite sends telemetry unless an option turns it off. It saves its data every 5 seconds and when
-it receives SIGINT, so `stop` sends SIGINT. With data on disk, `azurite/journal.js` runs in its
-process: a journal keeps each answered change over `kill -9`.
+it receives SIGINT, so `stop` sends SIGINT. `azurite/guard.js` runs in its process and keeps web
+pages out. With data on disk, so does `azurite/journal.js`: a journal keeps each answered change
+over `kill -9`.
+
+Only the pinned Azurite runs: the one in this package's directory, or the one that `install` put
+into this user's cache. A node_modules of a project or above it, and PATH, may be anybody's.
 """
 
 import json
@@ -25,9 +29,8 @@ FIXED_PORT = 10002
 
 _PACKAGE = Path(__file__).parent / "azurite"
 """Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
-_JOURNAL = _PACKAGE / "journal.js"
+_GUARD, _JOURNAL = _PACKAGE / "guard.js", _PACKAGE / "journal.js"
 _MAIN = Path("azurite/dist/src/table/main.js")
-_COMMAND = "azurite-table"
 _INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
@@ -55,16 +58,15 @@ class Azurite:
 
     `async with` does the same without blocking the loop. `location` is the directory for the data;
     None keeps the data in memory. `port` 0 takes a free port. `logs` is the directory for Azurite's
-    output; None uses a temporary one. `near` is a project whose node_modules may have Azurite; None
-    means the current directory. `tls` is a certificate and its key (PEM files): Azurite then speaks
-    HTTPS alone, and takes tokens of an identity beside its key (it does not check who signed them).
+    output; None uses a temporary one. `tls` is a certificate and its key (PEM files): Azurite then
+    speaks HTTPS alone, and takes tokens of an identity beside its key (it does not check who signed
+    them).
     """
 
     location: Path | None = None
     _: KW_ONLY
     port: int = 0
     logs: Path | None = None
-    near: Path | None = None
     tls: tuple[Path, Path] | None = None
 
     def __post_init__(self) -> None:
@@ -116,11 +118,12 @@ class Azurite:
                 return
 
     def _launch(self, port: int) -> Child:
-        node, program = _node(), _program(self.near)
+        node, program = _node(), _program()
         if self.logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
         logs = self.logs or (self._scratch.path if self._scratch else Path())
-        argv = [node, *([] if self.location is None else ["--require", str(_JOURNAL)])]
+        argv = [node, "--require", str(_GUARD)]
+        argv += [] if self.location is None else ["--require", str(_JOURNAL)]
         argv += [str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.tls is not None:
@@ -168,10 +171,10 @@ class Azurite:
         await self.stop_async()
 
 
-def require_node(near: Path | None = None) -> str:
+def require_node() -> str:
     """Return the path of Node; raise NotInstalledError if Node or Azurite is missing."""
     node = _node()
-    _program(near)
+    _program()
     return node
 
 
@@ -182,23 +185,14 @@ def _node() -> str:
     return node
 
 
-def _program(near: Path | None) -> Path:
-    """Return the program of Azurite's table service, or raise NotInstalledError.
-
-    These places are searched in order: this package's directory, the node_modules of the project
-    `near` and of the directories above it, PATH, and the directory that `install` fills.
-    """
-    project = (near or Path()).resolve()
-    roots = [_PACKAGE, project, *project.parents, _cache()]
-    places = [root / "node_modules" / _MAIN for root in roots]
-    if command := shutil.which(_COMMAND):
-        places.insert(-1, Path(command).resolve())  # npm's link leads to the program itself
-    for place in places:
-        if place.suffix == ".js" and place.exists():
+def _program() -> Path:
+    """Return the program of Azurite's table service, or raise NotInstalledError."""
+    for root in (_PACKAGE, _cache()):
+        place = root / "node_modules" / _MAIN
+        if place.exists():
             return place
     raise NotInstalledError(
-        f"Azurite is in no node_modules of {project} or above it, and {_COMMAND} is not on PATH: "
-        "run `devstack install`, or `npm install azurite` in the project."
+        f"Azurite is not installed in {_cache()}: run `devstack install` (npm installs it there)."
     )
 
 
@@ -228,6 +222,7 @@ def install() -> Path:
 
 def _cache() -> Path:
     """Return the directory that `install` fills. Each version of Azurite has its own."""
-    home = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("XDG_CACHE_HOME", "")
     version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["azurite"]
-    return (Path(home) if home else Path.home() / ".cache") / "devstack" / f"azurite-{version}"
+    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
+    return cache / "devstack" / f"azurite-{version}"

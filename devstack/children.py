@@ -288,12 +288,16 @@ class Scratch:
 
 
 def _remove_if_unused(lock_file: Path) -> None:
-    # An OSError means that the directory is in use, or belongs to another user.
-    with contextlib.suppress(OSError), lock_file.open() as lock:
-        if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
-            return  # its owner may be about to lock it
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(lock_file.parent, ignore_errors=True)
+    # An OSError means that the directory is in use. What another user made is not opened: a pipe
+    # would hold this process for ever.
+    with contextlib.suppress(OSError):
+        if lock_file.lstat().st_uid != os.getuid():
+            return
+        with lock_file.open() as lock:
+            if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
+                return  # its owner may be about to lock it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock_file.parent, ignore_errors=True)
 
 
 def free_port() -> int:

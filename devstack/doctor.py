@@ -42,20 +42,20 @@ def _importable(name: str) -> bool:
     return False
 
 
-def check_node(app_dir: Path | None = None) -> list[str]:
+def check_node() -> list[str]:
     """Check Node, and also npm if `up` has to use it to install Azurite."""
     try:
-        require_node(app_dir)
+        require_node()
     except NotInstalledError as error:
         if not (shutil.which("node") and shutil.which("npm")):
             return [str(error)]
     return check_node_version(output_of("node", "--version"))
 
 
-def has_azurite(app_dir: Path) -> bool:
-    """Whether Azurite is installed in a place where a stack of this app finds it."""
+def has_azurite() -> bool:
+    """Whether Azurite is installed."""
     with suppress(NotInstalledError):
-        return bool(require_node(app_dir))
+        return bool(require_node())
     return False
 
 

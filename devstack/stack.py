@@ -172,7 +172,7 @@ class Stack(AsyncRunnable):
         """Return what keeps this stack from starting, a sentence each, for `up` and `doctor`."""
         checks: list[Callable[[], Iterable[str] | None]] = [
             doctor.check_packages,
-            lambda: doctor.check_node(self.app_dir),
+            doctor.check_node,
             self._check_ports,
             self._check_data,
             self._check_app,
@@ -279,7 +279,7 @@ class Stack(AsyncRunnable):
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
         port = FIXED_PORT if self._fixed else 0
-        self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
+        self.azurite = Azurite(location, port=port, logs=self.logs)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 

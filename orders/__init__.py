@@ -81,7 +81,7 @@ class Parcel(msgspec.Struct, frozen=True):
 
     state: Literal["on-its-way", "delivered"]
     delivery_id: str | None = None
-    check_after: float = 60.0
+    check_after: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 60.0
 
 
 def check(order: OrderContent) -> None:

@@ -220,6 +220,8 @@ class System:
         )
         if method == "PUT":
             request.add_header("If-Match", "*")
+        if method == "POST":
+            request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             return str(answer.read().decode())
 

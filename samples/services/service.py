@@ -33,6 +33,8 @@ from samples.services.faults import FaultKind, Faults, FaultsError, Verb
 from samples.services.ledger import Effect, KeyState, Ledger, LedgerFullError, LedgerView, Record
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+# DNS rebinding can give our address to a name of any web page.
+_HOSTS = frozenset({"127.0.0.1", "localhost"})
 # Closing with this option sends RST: the client sees a connection reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -227,6 +229,9 @@ def _reset(request: web.Request) -> web.Response:
 @web.middleware
 async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every refusal, including those of aiohttp, into problem+json."""
+    if request.host.partition(":")[0] not in _HOSTS:
+        text = "this service answers as 127.0.0.1 only"
+        return ProblemError(421, "misdirected-request", text).response()
     try:
         return await handler(request)
     except ProblemError as problem:

@@ -24,16 +24,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from sas.codec.strict import MalformedError, convert
+from sas.adapters.clock import http_date
+from sas.codec.results import whole_text
+from sas.codec.strict import SALVAGE_DEPTH_MAX, MalformedError, check_depth, convert
+from sas.domain.texts import shortened
 from sas.ports import HeldError, RefusedError, TransientError
 from sas.telemetry.tracing import carried
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 ANSWER_BYTES_MAX = 1024 * 1024
+REASON_LENGTH_MAX = 500
+RETRY_AFTER_MAX = timedelta(days=1)
 _TRANSIENT = frozenset({408, 425, 429})
 _NOTHING_THERE = frozenset({404, 410})
 """The answers to a DELETE of something that does not exist."""
@@ -195,7 +200,8 @@ class HttpService:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:  # 3.
             reason = str(error) or type(error).__name__
             kind = "timeout" if isinstance(error, TimeoutError) else "unreachable"
-            text = f"{self._name} could not be reached: {reason}"[:500]
+            reason = whole_text(shortened(reason, REASON_LENGTH_MAX))
+            text = f"{self._name} could not be reached: {reason}"
             raise TransientError(text, kind=kind) from None
 
     async def sign_in(self) -> Mapping[str, str]:
@@ -226,7 +232,11 @@ class HttpService:
         if session is None or session.closed:
             timeout = aiohttp.ClientTimeout(total=self._attempt_seconds)
             connector = aiohttp.TCPConnector(ssl=self._tls or True)
-            session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+            session = aiohttp.ClientSession(
+                timeout=timeout,
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie would tie one order to another
+            )
             self._sessions[loop] = session
         return session
 
@@ -239,13 +249,15 @@ class HttpService:
                 text = f"{self._name} answered {answer.status} without JSON"
                 raise TransientError(text, kind="no-json", error_answer=True) from None
         problem = _problem(data)
-        text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
+        text = problem.get("detail") or problem.get("title") or whole_text(answer.reason or "")
+        text = shortened(text, REASON_LENGTH_MAX)
         # 3. It may pass, and may have had an effect.
         retry_after = _retry_after(answer.headers.get("Retry-After"))
         # A 401 is about the key that was given, not about this call.
         unsigned = answer.status == 401 and bool(self._headers or self._tls)
         unwell = answer.status in _UNWELL or unsigned
-        if answer.status >= 500 or answer.status in _TRANSIENT or unwell or retry_after is not None:
+        is_definite = 300 <= answer.status < 500 and answer.status not in _TRANSIENT
+        if not is_definite or unwell or retry_after is not None:
             text = f"{self._name} answered {answer.status}: {text}"
             raise TransientError(
                 text,
@@ -258,8 +270,8 @@ class HttpService:
         if answer.method == "DELETE" and answer.status in _NOTHING_THERE:
             return None
         # 2. Refused.
-        code = str(problem.get("type") or "about:blank").rpartition(":")[2]
-        code = f"http-{answer.status}" if code == "blank" else code
+        code = problem.get("type", "").rpartition(":")[2]
+        code = f"http-{answer.status}" if code in {"", "blank"} else code
         raise RefusedError(code, f"{self._name} refused: {text}")
 
 
@@ -274,26 +286,37 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _json(data: bytes) -> Any:
-    """Return the value of a JSON text; ValueError if it is not JSON, which includes NaN."""
+    """Return the value of a JSON text. Half a character is replaced.
+
+    Raises:
+        ValueError: it is no JSON (NaN is none), is too large or nests too deep, or has a number
+            that Python cannot hold.
+    """
     if len(data) > ANSWER_BYTES_MAX:
         raise ValueError(f"over {ANSWER_BYTES_MAX:,} bytes")
-    try:
-        return json.loads(data, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("it nests too deep") from None
+    text = data.decode(json.detect_encoding(data))
+    check_depth(text, SALVAGE_DEPTH_MAX)
+    value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    if "\\ud" not in text.lower():
+        return value
+    return json.loads(whole_text(json.dumps(value, ensure_ascii=False)))
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number")
+    return number
 
 
-def _problem(data: bytes) -> dict[str, Any]:
-    """Return the members of a problem (RFC 9457); an empty dictionary for anything else."""
+def _problem(data: bytes) -> dict[str, str]:
+    """Return the texts among the members of a problem (RFC 9457): its type, title and detail."""
     try:
         problem = _json(data)
     except ValueError:
         return {}
-    return problem if isinstance(problem, dict) else {}
+    members = problem.items() if isinstance(problem, dict) else ()
+    return {name: value for name, value in members if isinstance(value, str)}
 
 
 def _retry_after(text: str | None) -> timedelta | None:
@@ -301,10 +324,8 @@ def _retry_after(text: str | None) -> timedelta | None:
     if text is None:
         return None
     if text.strip().isdecimal():
-        return timedelta(seconds=min(float(text), 86_400.0))
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
+        return timedelta(seconds=min(float(text), RETRY_AFTER_MAX.total_seconds()))
+    until = http_date(text)
+    if until is None:
         return None
-    until = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(until - datetime.now(UTC), timedelta(0))
+    return min(max(until - datetime.now(UTC), timedelta(0)), RETRY_AFTER_MAX)

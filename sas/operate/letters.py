@@ -21,7 +21,7 @@ from sas.codec import internal
 from sas.codec.external import AlertMessage, RejectedMessage
 from sas.codec.internal import Kind, RequestMessage
 from sas.codec.orders import salvage
-from sas.codec.strict import MalformedError, Reason, convert
+from sas.codec.strict import MalformedError, Reason, convert, parse
 from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time, reply_id
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, StepRecord
@@ -93,7 +93,7 @@ class Letter:
     def members(self) -> dict[str, Any]:
         """The members of its body; none if the body is no JSON object."""
         with suppress(ValueError):
-            members = json.loads(self.peeked.body)
+            members = parse(self.peeked.body)
             return members if isinstance(members, dict) else {}
         return {}
 
@@ -166,7 +166,7 @@ def order_of(body: bytes) -> str | None:
     order_id = salvage(body).order_id
     if order_id is None:
         with suppress(ValueError, TypeError, KeyError):
-            order_id = json.loads(body)["data"]["order_id"]
+            order_id = parse(body)["data"]["order_id"]
     return order_id if isinstance(order_id, str) else None
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from aiohttp import web
 from azure.data.tables.aio import TableClient
@@ -9,7 +13,7 @@ from azure.data.tables.aio import TableClient
 from devstack.azurite import Azurite
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.tables import keys
-from sas.adapters.tables.store import NoStoreError, TableStore, connect_existing
+from sas.adapters.tables.store import NoStoreError, TableStore, connect_existing, service_time
 from sas.ports import FORMAT, StoreMismatchError
 from tests.contract import cases
 from tests.contract.conftest import new_table
@@ -39,10 +43,12 @@ async def test_a_missing_table_is_reported_and_not_created(
             await connect_existing(where, "nowhere1")
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 501])
-async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> None:
+@asynccontextmanager
+async def answering(**members: Any) -> AsyncIterator[str]:
+    """A server with one answer for all; yields its address."""
+
     async def answer(_request: web.Request) -> web.Response:
-        return web.Response(status=status, text="<html>Nothing to see</html>")
+        return web.Response(**members)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -51,12 +57,24 @@ async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> 
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        address = f"http://127.0.0.1:{runner.addresses[0][1]}/a"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/a"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 501])
+async def test_an_address_that_is_not_table_storage_is_reported(status: int) -> None:
+    async with answering(status=status, text="<html>Nothing to see</html>") as address:
         sentence = f"{address} does not answer as Table Storage does .*: check the address"
         with pytest.raises(NoStoreError, match=sentence):
             await connect_existing(Endpoint(connection_string=KEY.format(address)), "orders")
-    finally:
-        await runner.cleanup()
+
+
+@pytest.mark.parametrize("date", ["", "now", "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"])
+async def test_a_service_whose_date_is_none_tells_no_time(date: str) -> None:
+    async with answering(status=404, headers={"Date": date}) as address:
+        where = Endpoint(connection_string=KEY.format(address))
+        assert await service_time(where, "orders") is None
 
 
 async def test_a_table_of_a_newer_format_is_not_worked_on(azurite: Azurite) -> None:

@@ -81,6 +81,9 @@ def place(
     pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
     assert len(pinned) > 50
     (folder / "pins.txt").write_text("\n".join(pinned))
+    cached = folder / "cache" / "devstack" / azurite._cache().name
+    cached.mkdir(parents=True)
+    (cached / "node_modules").symlink_to(azurite._PACKAGE / "node_modules")
     return Place(folder, python)
 
 
@@ -96,12 +99,16 @@ def run(place: Place, *words: str | Path, cwd: Path | None = None) -> str:
 
 
 def environment(place: Place, **settings: str) -> dict[str, str]:
-    """This machine's environment without this repository; npm has put Azurite on PATH."""
+    """This machine's environment without this repository; Azurite is installed for this user."""
     env = {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
-    tools = azurite._PACKAGE / "node_modules" / ".bin"
-    path = f"{tools}{os.pathsep}{env['PATH']}"
-    pins = {"PIP_CONSTRAINT": str(place.folder / "pins.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return {**env, "PATH": path, "PYTHON": place.python, **pins, **settings}
+    caches = Path(env.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    pip = {
+        "PIP_CONSTRAINT": str(place.folder / "pins.txt"),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_CACHE_DIR": env.get("PIP_CACHE_DIR", str(caches / "pip")),
+    }
+    cache = {"XDG_CACHE_HOME": str(place.folder / "cache")}
+    return {**env, **pip, **cache, "PYTHON": place.python, **settings}
 
 
 @pytest.fixture(scope="module")

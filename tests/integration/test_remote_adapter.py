@@ -22,7 +22,9 @@ Raw = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def answering(handler: Handler, **options: Any) -> AsyncIterator[HttpService]:
+async def answering(
+    handler: Handler, host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[HttpService]:
     """A service behind a real server that answers with ``handler``."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
@@ -30,7 +32,7 @@ async def answering(handler: Handler, **options: Any) -> AsyncIterator[HttpServi
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    service = HttpService(f"http://127.0.0.1:{runner.addresses[0][1]}/", name="stock", **options)
+    service = HttpService(f"http://{host}:{runner.addresses[0][1]}/", name="stock", **options)
     try:
         yield service
     finally:
@@ -262,6 +264,9 @@ async def test_retry_after_as_a_date_is_passed_on() -> None:
         ("-1", None),
         ("1.5", None),
         ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", timedelta(days=1)),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", timedelta(days=1)),
+        ("Fri, 31 Dec 99999999999999999999 23:59:59 GMT", None),
     ],
 )
 async def test_an_odd_retry_after_is_bounded_or_ignored(
@@ -271,6 +276,19 @@ async def test_an_odd_retry_after_is_bounded_or_ignored(
         with pytest.raises(TransientError) as failed:
             await call(service)
     assert failed.value.retry_after == expected
+
+
+async def test_a_cookie_of_a_service_comes_back_with_no_other_call() -> None:
+    cookies: list[str | None] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        cookies.append(request.headers.get("Cookie"))
+        return web.Response(headers={"Set-Cookie": "customer=of-order-1"})
+
+    async with answering(handle, host="localhost") as service:  # a jar takes none of an address
+        await call(service)
+        await call(service)
+    assert cookies == [None, None]
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -203,6 +203,16 @@ async def test_a_large_body_an_unknown_address_and_a_wrong_method_are_problems_t
     assert wrong_method.headers["Allow"] == "GET,HEAD"
 
 
+async def test_a_page_of_another_name_changes_no_faults(
+    session: aiohttp.ClientSession, remote: RemoteServices
+) -> None:
+    headers = {"Host": "evil.example"}  # DNS rebinding
+    url = f"{remote.urls['payment']}/faults"
+    async with session.put(url, json={"transient": 1}, headers=headers) as answer:
+        assert answer.status == 421
+    assert remote.faults("payment") == Faults()
+
+
 async def test_a_full_ledger_answers_507_and_still_undoes(session: aiohttp.ClientSession) -> None:
     async with RemoteServices(ledger_max=1) as remote:
         payment = Client(session, remote.urls["payment"], "charges")
@@ -215,7 +225,7 @@ async def test_a_full_ledger_answers_507_and_still_undoes(session: aiohttp.Clien
 async def test_one_connection_too_many_is_turned_away_until_another_closes() -> None:
     async with RemoteServices(connections_max=1) as remote:
         host, port = remote.urls["stock"].removeprefix("http://").split(":")
-        get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
         async def ask() -> tuple[bytes, asyncio.StreamWriter]:
             reader, writer = await asyncio.open_connection(host, int(port))

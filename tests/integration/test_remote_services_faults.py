@@ -134,7 +134,7 @@ async def test_a_reset_is_a_tcp_reset_and_not_an_orderly_end() -> None:
     async with RemoteServices(ONCE) as remote:
         host, port = remote.urls["payment"].removeprefix("http://").split(":")
         body = json.dumps(CHARGE)
-        head = f"POST /charges HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n"
+        head = f"POST /charges HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: {key}\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
         def ask() -> bytes:

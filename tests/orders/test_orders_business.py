@@ -15,7 +15,7 @@ import orders
 from orders import amount_due
 from sas.adapters.remote import HttpService
 from sas.domain.workflow import OnFailure
-from sas.ports import AgentCall, StillRunning
+from sas.ports import AgentCall, HeldError, StillRunning
 from tests.sample import BUSINESS, WORKFLOWS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "northwind-orders.jsonl"
@@ -237,6 +237,17 @@ async def test_a_parcel_on_its_way_is_looked_at_again_at_the_carriers_time(
     monkeypatch.setitem(ANSWERS, "/deliveries", on_its_way)
     reply = await BUSINESS.agents["delivery"].do(call("deliver"))
     assert reply == StillRunning(timedelta(seconds=90.5), "on its way")
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("check_after", [0, -1, 1e300])
+async def test_a_time_of_the_carrier_that_is_none_holds_the_step_and_is_no_bug(
+    calls: list[tuple[str, str, str, Any]], monkeypatch: pytest.MonkeyPatch, check_after: float
+) -> None:
+    answer = {"state": "on-its-way", "check_after": check_after}
+    monkeypatch.setitem(ANSWERS, "/deliveries", answer)
+    with pytest.raises(HeldError, match="does not fit Parcel"):
+        await BUSINESS.agents["delivery"].do(call("deliver"))
     assert len(calls) == 1
 
 

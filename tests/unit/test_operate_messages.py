@@ -122,6 +122,16 @@ def alert(night: Night, name: str, text: str = "it failed", **members: Any) -> N
     night.put(ALERTS, encode(AlertMessage(**body)), message_id=name)
 
 
+@pytest.mark.parametrize("junk", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5_000, b"\xff"])
+def test_no_body_of_a_sender_hides_the_other_messages(night: Night, junk: bytes) -> None:
+    dead(night, "orders", junk, "junk")
+    dead(night, "orders", ORDER, "m-1")
+    assert {name: row.order_id for name, row in rows(night, "orders/dlq").items()} == {
+        "junk": None,
+        "m-1": "A-1",
+    }
+
+
 # -- Alerts speak once ------------------------------------------------------------------------
 
 

@@ -5,6 +5,10 @@
 - ``GET``, ``POST``, ``DELETE /$faults``: list the armed faults, arm or do a fault, disarm all.
 
 With a required key every request except ``/health`` needs a signed token in ``Authorization``.
+
+Programs use this port, pages do not. A browser names the page's origin in each request that could
+change something, so a request with ``Origin`` is refused. DNS rebinding can give our address to a
+name of another site, so each request must name our host. Both are checked before a body is read.
 """
 
 import asyncio
@@ -35,6 +39,7 @@ class AdminServer:
         self._server = server
         self._http: web.Server | None = None
         self._address = ""
+        self._hosts: frozenset[str] = frozenset()
 
     async def start(self, port: int) -> int:
         """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
@@ -44,6 +49,7 @@ class AdminServer:
         self._http = http
         bound_port: int = self._listener.sockets[0].getsockname()[1]
         self._address = f"http://{host}:{bound_port}"
+        self._hosts = frozenset(f"{name}:{bound_port}" for name in (host, "127.0.0.1", "localhost"))
         return bound_port
 
     async def stop(self) -> None:
@@ -53,9 +59,16 @@ class AdminServer:
             await self._http.shutdown(_STOPS_WITHIN_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
+        path = request.path.strip("/")
+        query = {name.lower() for name in request.query}
+        is_health = path.lower() == "health" and "api-version" not in query
+        if problem := self._foreign(request) or (not is_health and self._no_token(request, path)):
+            return _error(*problem)
+        if is_health:
+            return _json({"status": "healthy", "queues": len(self._server.namespace)})
         body = await request.read()
         try:
-            return self._answer(request, request.path.strip("/"), body)
+            return self._answer(request, path, body)
         except BrokerError as error:
             return _error(error.status, error.description)
         except ValueError as error:
@@ -65,10 +78,6 @@ class AdminServer:
             return _error(500, "the broker failed; see its log")
 
     def _answer(self, request: web.BaseRequest, path: str, body: bytes) -> web.Response:
-        query = {name.lower(): value for name, value in request.query.items()}
-        if path.lower() == "health" and "api-version" not in query:
-            return _json({"status": "healthy", "queues": len(self._server.namespace)})
-        self._check_token(path, request.headers.get("Authorization", ""))
         if path.lower() == "$faults":
             response = self._faults(request.method, body)
         elif path.lower() == "$resources/queues":
@@ -81,11 +90,26 @@ class AdminServer:
         self._server.commit()
         return response if self._server.failure is None else _error(500, self._server.failure)
 
-    def _check_token(self, path: str, token: str) -> None:
-        if self._server.tokens.enabled:
-            now = self._server.clock()
-            if not self._server.tokens.check(token, path, now).covers(path, now):
-                raise UnauthorizedError(f"the token is not for '{path[:200]}'")
+    def _foreign(self, request: web.BaseRequest) -> tuple[int, str] | None:
+        """Return why a request may be of a page of a browser; None if it is of a program."""
+        if request.host not in self._hosts:
+            return 421, f"this port answers as {self._address} only"
+        if "Origin" in request.headers:
+            return 403, "this port answers programs, and no page of a browser"
+        if request.method == "POST" and request.content_type != "application/json":
+            return 415, "send the header Content-Type: application/json"
+        return None
+
+    def _no_token(self, request: web.BaseRequest, path: str) -> tuple[int, str] | None:
+        """Return why the token of a request does not allow it; None if it does."""
+        tokens, now = self._server.tokens, self._server.clock()
+        if not tokens.enabled:
+            return None
+        try:
+            claim = tokens.check(request.headers.get("Authorization", ""), path, now)
+        except UnauthorizedError as error:
+            return error.status, error.description
+        return None if claim.covers(path, now) else (401, f"the token is not for '{path[:200]}'")
 
     def _describe(self, queue: Queue) -> str:
         return atom.queue_entry(queue, self._server.counts(queue.name), self._address)

@@ -9,12 +9,15 @@ them, and only then the bytes leave. The theory of operation is in storage.py.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.faults import Faults
 from devstack.servicebus.tokens import Claim, TokenValidator
+
+_OBJECT_BYTES = 64
+"""What Python takes for a piece beside its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class Limits:
     """Bounds on what peers may cost the broker. An error explains each refusal.
 
     Times are seconds. The idle timeout and the wait for the next free session are those of the
-    service.
+    service. ``held_bytes`` is for messages that are not whole yet, and for answers without credit.
+    It is more than the largest message of a queue, 100 MB.
     """
 
     connections: int = 1000
@@ -32,6 +36,7 @@ class Limits:
     idle_s: float = 240.0
     stalled_s: float = 60.0
     write_buffer_bytes: int = 1 << 20
+    held_bytes: int = 256 << 20
     session_wait_s: float = 65.0
     session_wait_max_s: float = 600.0
 
@@ -49,6 +54,8 @@ class Context:
     def __post_init__(self) -> None:
         self.faults = Faults()
         self._outputs: list[Output] = []
+        self._held: dict[Holder, int] = {}
+        self._held_bytes = 0
         self._flush_planned = self._reading = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +81,22 @@ class Context:
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         """Call ``work`` after some seconds."""
         return asyncio.get_running_loop().call_later(seconds, work)
+
+    def hold(self, link: "Holder", data: bytes) -> None:
+        """Count bytes that a link holds because its peer goes no further.
+
+        Above the limit of all connections, the link that began to hold first is given up. Honest
+        peers go on within moments.
+        """
+        size = len(data) + _OBJECT_BYTES
+        self._held[link] = self._held.get(link, 0) + size
+        self._held_bytes += size
+        while self._held_bytes > self.limits.held_bytes:
+            next(iter(self._held)).give_up()
+
+    def release(self, link: "Holder") -> None:
+        """Count nothing for a link any more."""
+        self._held_bytes -= self._held.pop(link, 0)
 
     def mark(self, output: "Output") -> None:
         """Write this connection's bytes after the next commit."""
@@ -118,6 +141,13 @@ class Context:
         self._timer = self._timer_at = None
         self.namespace.tick(self.clock())
         self.flush()
+
+
+class Holder(Protocol):
+    """A link that holds pieces of a message, or answers that wait for credit."""
+
+    def give_up(self) -> None:
+        """End the link, and release what it holds."""
 
 
 class ReplyLink(NamedTuple):

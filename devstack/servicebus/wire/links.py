@@ -138,6 +138,8 @@ class ReceiverLink(Link):
         self._size += len(payload)
         if self._size <= self.limit_bytes:
             self._pieces.append(payload)
+            if transfer.more:
+                self.context.hold(self, payload)
         if transfer.more:
             return
         first, payload, size = self._first_transfer, b"".join(self._pieces), self._size
@@ -154,6 +156,11 @@ class ReceiverLink(Link):
 
     def _clear(self) -> None:
         self._pieces, self._size, self._first_transfer = [], 0, None
+        self.context.release(self)
+
+    def on_ended(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Forget a message that did not become whole."""
+        self._clear()
 
     def take(self, message: InboundMessage, now: float) -> None:
         """Take a whole message."""
@@ -456,6 +463,8 @@ class ReplySenderLink(SenderLink):
         """Send one answer, or keep it until there is credit for it."""
         self._waiting.append(payload)
         self.credit_added(self.context.clock())
+        if self._waiting:
+            self.context.hold(self, payload)
 
     def credit_added(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Send the answers that the credit allows."""
@@ -463,8 +472,12 @@ class ReplySenderLink(SenderLink):
             self.use_credit()
             tag = self.delivery_count.to_bytes(4, "big")
             self.amqp_session.transmit_reply(self, self._waiting.popleft(), tag)
+        if not self._waiting:
+            self.context.release(self)
 
     def on_ended(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Leave the links that requests can name."""
+        self._waiting.clear()
+        self.context.release(self)
         reply_links = self.output.reply_links
         reply_links[:] = [link for link in reply_links if link.reply != self.reply]

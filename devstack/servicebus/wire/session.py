@@ -176,6 +176,15 @@ class Link:
         fields = [encode.uint(self.handle), encode.TRUE, error]
         self.amqp_session.send(encode.composite(frames.DETACH, fields))
 
+    def give_up(self) -> None:
+        """End the link, because what links hold for their peers takes too much room."""
+        limit = self.context.limits.held_bytes
+        self.detach(
+            "amqp:resource-limit-exceeded",
+            f"messages that are not whole, and answers without credit, have over {limit} bytes in "
+            "all connections, and those of this link began first; open it again",
+        )
+
     def send_flow(self, *, drain: bool = False) -> None:
         """Send the state of this link and its session."""
         available = 0

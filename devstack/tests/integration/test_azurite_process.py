@@ -1,16 +1,24 @@
 """Azurite as a child process: how it is found, started and stopped, and keeps its data."""
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
 import socket
 import subprocess
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
-from azure.data.tables import TableClient
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.data.tables import (
+    AccountSasPermissions,
+    ResourceTypes,
+    TableClient,
+    generate_account_sas,
+)
 from azure.data.tables.aio import TableClient as AsyncTableClient
 
 from devstack import azurite as module
@@ -116,9 +124,6 @@ def test_without_node_the_sentence_says_what_to_install(monkeypatch: pytest.Monk
         Azurite().start()
 
 
-MAIN = FOLDER / "node_modules" / module._MAIN
-
-
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory to work in; this package has no node_modules, as it has none in a wheel."""
@@ -142,26 +147,26 @@ def tool(bare: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_azurite_the_sentence_says_how_to_install_it(bare: Path) -> None:
-    with pytest.raises(NotInstalledError, match="run `devstack install`, or `npm install azurite`"):
-        Azurite(near=bare).start()
+    with pytest.raises(NotInstalledError, match=f"in {bare}/cache/.*: run `devstack install`"):
+        Azurite().start()
 
 
-@pytest.mark.parametrize("depth", [".", "app", "apps/first"])
-def test_azurite_is_found_in_the_node_modules_of_a_project_or_above_it(
-    bare: Path, depth: str
-) -> None:
-    (bare / depth).mkdir(parents=True, exist_ok=True)
-    (bare / "node_modules").symlink_to(FOLDER / "node_modules")
-    assert module._program(bare / depth) == bare / "node_modules" / module._MAIN
-
-
-def test_azurite_is_found_where_npm_installs_for_all(
+def test_no_azurite_of_a_project_above_it_or_of_path_is_run(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (bare / "bin").mkdir()
-    (bare / "bin" / "azurite-table").symlink_to(MAIN)  # as `npm install --global` makes it
-    monkeypatch.setenv("PATH", f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    assert module._program(bare) == MAIN
+    """Each may be anybody's: a directory above may be one that all users write to."""
+    program = bare / "node_modules" / module._MAIN
+    program.parent.mkdir(parents=True)
+    program.write_text("require('fs').writeFileSync('ran', '')")
+    tool(bare, "azurite-table", "#!/bin/sh\ntouch ran\n", monkeypatch)
+    (bare / "app").mkdir()
+    monkeypatch.chdir(bare / "app")
+    shutil.copytree(bare / "node_modules", module._cache() / "node_modules")
+    monkeypatch.setenv("HOME", str(bare / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "../cache")  # below the current directory: does not count
+    with pytest.raises(NotInstalledError):
+        Azurite().start()
+    assert not list(bare.rglob("ran"))
 
 
 def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
@@ -177,7 +182,7 @@ def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
     cache = bare / "cache" / "devstack" / f"azurite-{version}"
     assert (bare / "asked").read_text().startswith(f"ci --prefix {cache} ")
     assert (cache / "package-lock.json").read_text() == (FOLDER / "package-lock.json").read_text()
-    assert module._program(bare) == program
+    assert module._program() == program
     assert program.exists()
 
 
@@ -190,6 +195,32 @@ def test_the_output_of_a_failing_npm_is_shown(bare: Path, monkeypatch: pytest.Mo
 def test_there_is_no_connection_string_before_the_start() -> None:
     with pytest.raises(DevstackError, match="before it is started"):
         _ = Azurite().connection_string
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": f"{module.ACCOUNT}.evil.example"}, {"Origin": "https://evil.example"}],
+)
+def test_a_web_page_that_signs_with_the_published_key_is_refused(headers: dict[str, str]) -> None:
+    """By DNS rebinding, or from another site."""
+    key = AzureNamedKeyCredential(module.ACCOUNT, module.KEY)
+    rights = AccountSasPermissions(add=True, write=True)
+    kinds = ResourceTypes(service=True, object=True)
+    end = datetime.now(UTC) + timedelta(hours=1)
+    signature = generate_account_sas(key, resource_types=kinds, permission=rights, expiry=end)
+    with Azurite() as azurite:
+        with table(azurite) as client:
+            client.create_table()
+        connection = http.client.HTTPConnection("127.0.0.1", azurite.port, timeout=60)
+        path = "/things" if "Host" in headers else f"/{module.ACCOUNT}/things"
+        content = {"Content-Type": "application/json", "Accept": "application/json"}
+        body = '{"PartitionKey":"p","RowKey":"r"}'
+        connection.request("POST", f"{path}?{signature}", body, content | headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"no page of a browser" in answer.read()) == (403, True)
+        connection.close()
+        with table(azurite) as client:
+            assert list(client.list_entities()) == []
 
 
 def test_telemetry_is_turned_off() -> None:

@@ -71,16 +71,23 @@ def admin(broker: BrokerThread) -> Iterator[ServiceBusAdministrationClient]:
         yield admin
 
 
-def ask(broker: BrokerThread, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+def ask(
+    broker: BrokerThread, method: str, path: str, body: Any = None, **headers: str
+) -> tuple[int, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", broker.management_port, timeout=60)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body))
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"Content-Type": "application/json"} | headers)
         response = connection.getresponse()
         text = response.read().decode()
     finally:
         connection.close()
     is_json = response.getheader("Content-Type") == "application/json"
     return response.status, json.loads(text) if is_json else text
+
+
+def host_of(broker: BrokerThread) -> bytes:
+    return b"Host: 127.0.0.1:%d" % broker.management_port
 
 
 def test_a_queue_is_created_read_updated_listed_and_deleted(
@@ -170,6 +177,39 @@ def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> N
     assert ask(broker, "POST", "/$faults", {"kind": "drop-connections"})[0] == 200
 
 
+CHANGES = (("POST", "/$faults"), ("DELETE", "/first"), ("PUT", "/pages"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "changes"),
+    [
+        ({"Host": "evil.example:5300"}, 421, CHANGES),  # DNS rebinding
+        ({"Host": "127.0.0.1"}, 421, CHANGES),
+        ({"Origin": "https://evil.example"}, 403, CHANGES),
+        ({"Origin": "null"}, 403, CHANGES),
+        ({"Content-Type": "text/plain"}, 415, CHANGES[:1]),  # what a page can send unasked
+        ({"Content-Type": "text/ping"}, 415, CHANGES[:1]),
+    ],
+)
+def test_a_page_of_a_browser_changes_nothing(
+    broker: BrokerThread, headers: dict[str, str], status: int, changes: Any
+) -> None:
+    fault = {"kind": "server-busy", "count": 1_000_000}
+    for method, path in changes:
+        assert ask(broker, method, path, fault, **headers)[0] == status
+    assert ask(broker, "GET", "/$faults")[1] == {"armed": []}
+    names = broker.call(lambda b: {queue.name for queue in b.namespace})
+    assert "first" in names
+    assert "pages" not in names
+
+
+def test_a_request_of_a_page_is_refused_before_its_body_is_read(broker: BrokerThread) -> None:
+    head = b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
+        peer.sendall(head)  # and no body
+        assert b" 421 " in peer.recv(65536)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
@@ -213,7 +253,8 @@ def test_a_bad_request_gets_one_sentence(
             b" 413 ",
         ),
         (
-            b"POST /$faults HTTP/1.1\r\nHost: h\r\nContent-Length: 90000\r\n\r\n" + b"[" * 90000,
+            b"POST /$faults HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 90000\r\n\r\n" + b"[" * 90000,
             b"is not JSON",
         ),
         (b"PUT /" + DESCRIPTION, b"'' cannot name a queue"),
@@ -224,7 +265,7 @@ def test_a_broken_request_is_answered_and_leaves_no_traceback(
 ) -> None:
     answer = b""
     with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
-        peer.sendall(request_bytes)
+        peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
         while says not in answer and (data := peer.recv(65536)):
             answer += data
     assert says in answer
@@ -236,7 +277,7 @@ def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
     broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
-        peer.sendall(b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
+        peer.sendall(b"PUT /q HTTP/1.1\r\n%b\r\nContent-Length: 5\r\n\r\nab" % host_of(broker))
         peer.shutdown(socket.SHUT_WR)
         assert peer.recv(65536) == b""
     assert ask(broker, "GET", "/health")[0] == 200
@@ -251,7 +292,7 @@ def test_a_connection_that_is_reset_leaves_no_traceback(
 ) -> None:
     with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.sendall(request_bytes)
+        peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
         assert ask(broker, "GET", "/health")[0] == 200
     assert ask(broker, "GET", "/health")[0] == 200
     assert "Traceback" not in caplog.text

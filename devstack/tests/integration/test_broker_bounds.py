@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus import Broker, Limits, QueueProperties
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.session import AmqpSession, Link
+from devstack.tests.integration.test_broker_tokens import request
 from devstack.tests.integration.test_broker_wire import BODY, Peer, peer_of, put, settled, works
 
 IDLE = 200
@@ -70,3 +71,64 @@ async def test_a_connection_that_is_gone_leaves_nothing_in_memory(broker: Broker
     leftovers = [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
     assert leftovers == []
     assert broker.counts("q").active == 3
+
+
+async def test_unfinished_messages_of_all_connections_share_one_bound() -> None:
+    """The oldest are given up. An honest peer finishes its own within moments, so it is served."""
+    limits = Limits(held_bytes=1_000_000)
+    async with Broker(["q"], limits=limits) as broker, AsyncExitStack() as stack:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(60):
+                peer = await stack.enter_async_context(peer_of(broker))
+                await peer.open()
+                for handle in range(3):
+                    await peer.attach("q", receives=False, handle=handle)
+                    peer.transfer(handle, b"x" * 60_000, more=True, handle=handle)
+                    if number < 3:  # pieces of one byte cost more than they carry
+                        for _ in range(2_000):
+                            peer.transfer(handle, b"y", more=True, handle=handle)
+                await peer.writer.drain()
+            await works(broker)
+            await asyncio.sleep(0.1)
+            memory = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert len(broker.links()) < 20  # of 180
+        assert memory < 15_000_000
+        last = peer
+        last.transfer(2, b"", handle=2)
+        await last.expect(frames.DISPOSITION)
+    await settled(broker)
+
+
+async def test_the_sender_of_a_message_that_is_given_up_hears_why() -> None:
+    async with (
+        Broker(["q"], limits=Limits(held_bytes=100_000)) as broker,
+        peer_of(broker) as first,
+        peer_of(broker) as second,
+    ):
+        for peer in (first, second):
+            await peer.open()
+            await peer.attach("q", receives=False)
+            peer.transfer(0, b"x" * 60_000, more=True)
+            await peer.writer.drain()
+        fields = await first.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:resource-limit-exceeded"
+        await works(broker)
+
+
+async def test_answers_without_credit_are_given_up_too() -> None:
+    async with Broker(["q"], limits=Limits(held_bytes=300_000)) as broker, peer_of(broker) as peer:
+        put(broker, 1, b"x" * 60_000)
+        await peer.open()
+        await peer.attach("q/$management", receives=True, handle=0)  # and no credit
+        await peer.attach("q/$management", receives=False, handle=1)
+        peek = {"from-sequence-number": encode.int64(0), "message-count": encode.int32(1)}
+        body = encode.map_((encode.string(name), value) for name, value in peek.items())
+        for number in range(6):
+            peer.transfer(number, request(body, operation="com.microsoft:peek-message"), handle=1)
+        fields = await peer.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:resource-limit-exceeded"
+        await works(broker)

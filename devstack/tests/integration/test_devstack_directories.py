@@ -83,6 +83,17 @@ def test_what_a_process_uses_and_what_is_young_stays() -> None:
         assert not directory.exists()
 
 
+def test_what_another_user_made_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All users write to the directory, and to open a pipe waits for somebody who writes."""
+    (tmp_path / "left-theirs").mkdir()
+    os.mkfifo(tmp_path / "left-theirs" / ".held")
+    monkeypatch.setattr(os, "getuid", lambda: 1 + os.geteuid())
+    Scratch("left-").close()
+    assert (tmp_path / "left-theirs").exists()
+
+
 def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
     first, second = Scratch("own-"), Scratch("own-")
     second.keep()

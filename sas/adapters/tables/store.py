@@ -70,7 +70,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Self
 from urllib.request import getproxies
 
@@ -79,6 +78,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables import TableEntity
 from azure.data.tables.aio import TableClient
 
+from sas.adapters.clock import http_date
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.tables import keys
 from sas.adapters.tables.group_transaction import GroupTransactions
@@ -574,7 +574,7 @@ def _check_table(meta: Row) -> None:
 
 
 async def service_time(endpoint: Endpoint, table: str) -> datetime | None:
-    """Return the time of the service's clock, to a second; None if it does not answer."""
+    """Return the time of the service's clock, to a second; None if it does not say."""
     dates: list[str] = []
 
     def keep_date(response: Any) -> None:
@@ -589,7 +589,7 @@ async def service_time(endpoint: Endpoint, table: str) -> datetime | None:
         pass
     finally:
         await probe.close()
-    return parsedate_to_datetime(dates[-1]) if dates and dates[-1] else None
+    return http_date(dates[-1]) if dates else None
 
 
 def _shared(row: TableEntity) -> SharedValue[str]:
