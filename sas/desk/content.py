@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sas.domain.texts import is_visible
+
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
@@ -18,8 +20,23 @@ def compact(text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """Return JSON text with each member on a line of its own."""
-    return "".join(_indented(_TOKEN.findall(text)))
+    """Return JSON text with each member on a line of its own, and invisible characters escaped.
+
+    It is the same JSON.
+    """
+    return "".join(_indented([_escaped(token) for token in _TOKEN.findall(text)]))
+
+
+def _escaped(token: str) -> str:
+    if is_visible(token):
+        return token
+    return "".join(each if is_visible(each) else _escape(each) for each in token)
+
+
+def _escape(character: str) -> str:
+    """Return a character as JSON escapes it: ``\\u`` and four digits, twice beyond U+FFFF."""
+    digits = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{digits[at : at + 4]}" for at in range(0, len(digits), 4))
 
 
 def _indented(parts: list[str]) -> Iterator[str]:
