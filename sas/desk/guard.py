@@ -81,7 +81,11 @@ class Guard:
             return None
         self._links.clear()
         self.logged_in()
-        answer = web.Response(text="The desk opens.", headers={"Refresh": f"0; url={self.place}"})
+        answer = web.Response(
+            text='<!doctype html><title>Desk</title><link rel="icon" href="/static/icon.svg">',
+            content_type="text/html",
+            headers={"Refresh": f"0; url={self.place}"},
+        )
         answer.set_cookie(
             self.cookie, self._session, httponly=True, samesite="Strict", path=self.place
         )
