@@ -14,6 +14,7 @@ something that it shows has changed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -530,7 +531,10 @@ async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
     )
     sender = Sender(office.store, office.bus, office.queues)
     desk = Desk(office=office, watch=watch, inboxes=inboxes, sender=sender)
-    runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)
+    # What is no HTTP may come from anybody: nothing of it is written to the operator's terminal.
+    silent = logging.getLogger(f"{__name__}.requests")
+    silent.setLevel(logging.CRITICAL)
+    runner = web.AppRunner(desk.app(), access_log=None, logger=silent, shutdown_timeout=0.5)
     await runner.setup()
     background: list[asyncio.Task[None]] = []
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import aiohttp
@@ -162,6 +163,17 @@ async def test_a_form_that_is_too_large_is_refused() -> None:
     async with desk_of(await night()) as browser:
         status, _ = await browser.post("order?id=10248", verb="resubmit", input="x" * 300_000)
         assert status == 413
+
+
+async def test_what_strangers_send_is_not_written_to_the_operators_terminal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with desk_of(kit(CARE), logged_in=False) as browser:
+        reader, writer = await asyncio.open_connection("127.0.0.1", browser.desk.guard.port)
+        writer.write(b"GET /%s HTTP/1.1\r\n\r\n" % (b"x" * 9000))
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert caplog.records == []
 
 
 async def test_it_listens_on_this_machine_only() -> None:
