@@ -288,17 +288,12 @@ class Scratch:
 
 
 def _remove_if_unused(lock_file: Path) -> None:
-    # An OSError means that the directory is in use, or belongs to another user. What that user put
-    # there may be a pipe, whose opening waits for a writer, or a link.
-    with contextlib.suppress(OSError), open(lock_file, opener=_regular) as lock:
+    # An OSError means that the directory is in use, or belongs to another user.
+    with contextlib.suppress(OSError), lock_file.open() as lock:
         if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
             return  # its owner may be about to lock it
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(lock_file.parent, ignore_errors=True)
-
-
-def _regular(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def free_port() -> int:

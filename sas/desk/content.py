@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sas.domain.texts import is_visible
+from sas.domain.texts import visible_json
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
@@ -24,19 +24,7 @@ def indented(text: str) -> str:
 
     It is the same JSON.
     """
-    return "".join(_indented([_escaped(token) for token in _TOKEN.findall(text)]))
-
-
-def _escaped(token: str) -> str:
-    if is_visible(token):
-        return token
-    return "".join(each if is_visible(each) else _escape(each) for each in token)
-
-
-def _escape(character: str) -> str:
-    """Return a character as JSON escapes it: ``\\u`` and four digits, twice beyond U+FFFF."""
-    digits = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{digits[at : at + 4]}" for at in range(0, len(digits), 4))
+    return "".join(_indented(_TOKEN.findall(visible_json(text))))
 
 
 def _indented(parts: list[str]) -> Iterator[str]:

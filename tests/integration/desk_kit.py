@@ -15,6 +15,21 @@ from sas.desk.server import Desk, Office, serving
 from sas.ports import BusUnavailableError, Message, MessageMove, PayloadCodec, Peeked
 from tests.unit.actors_kit import QUEUES, Kit
 
+IDS = (
+    *("a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d", "{order_id}", "a}{b", ".", "..", "%2e%2e", "a%2Fb"),
+    *(
+        "$(touch x)`id`;",
+        "--help",
+        "a  b",
+        "\u202e10248",
+        "a\u200bb",
+        "a\u0301",
+        "\U000e0041",
+        "日本",
+    ),
+)
+"""Ids of orders that earlier versions took, so they are stored, and ids of messages."""
+
 
 class Line:
     """The operator's bus: the actors in memory work on each command at once, if they run."""

@@ -9,12 +9,14 @@ import shlex
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 
 import pytest
 
 from sas.codec.external import AlertMessage, Rejection, encode, rejected_parts
 from sas.codec.payloads import decode_content, encode_content
+from sas.desk import server
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault
@@ -24,7 +26,7 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, RefusedError
 from sas.testing.store import StoreFault
 from tests.contract import cases
-from tests.integration.desk_kit import desk_of, words
+from tests.integration.desk_kit import IDS, desk_of, words
 from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
 from tests.unit.actors_kit import (
@@ -346,7 +348,7 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
     assert problems.count("<li") == 1
     assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
-    assert "(http-503)" in page
+    assert "( http-503 )" in page
 
 
 async def test_the_headline_names_a_problem_that_ends_by_itself() -> None:
@@ -592,22 +594,6 @@ async def test_a_list_is_filtered_sorted_and_paged() -> None:
         await browser.look("orders?page=999999&sort=x&state=y")
 
 
-# Earlier versions took such ids, so they are stored.
-IDS = (
-    *("a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d", "{order_id}", "a}{b", ".", "..", "%2e%2e", "a%2Fb"),
-    *(
-        "$(touch x)`id`;",
-        "--help",
-        "a  b",
-        "\u202e10248",
-        "a\u200bb",
-        "a\u0301",
-        "\U000e0041",
-        "日本",
-    ),
-)
-
-
 async def store_failed(system: Kit, order_id: str, fault: Fault, payload: str = "{}") -> None:
     """Store an order in Error that an earlier version took with an id of any characters."""
     change = cases.submitted(order_id, CARE.rules)
@@ -644,30 +630,6 @@ async def test_every_page_link_and_form_of_an_order_works_with_any_id(order_id: 
     assert system.state(order_id) == "Processing"
 
 
-@pytest.mark.parametrize("message_id", IDS)
-async def test_a_message_of_any_id_is_sent_again_by_its_link_and_form(message_id: str) -> None:
-    system = kit(CARE)
-    async with desk_of(system) as browser:
-        rejection = Rejection(
-            body=actors_kit.order("A-1", workflow="care"),
-            reason="unknown-workflow",
-            description="no",
-            source_queue=QUEUES.orders,
-            message_id="m",
-            order_id="A-1",
-        )
-        (part,) = rejected_parts(rejection, at=system.clock.now(), id_base="rejected/0")
-        browser.line.put(REJECTED, encode(part), message_id)
-        await browser.desk.inboxes.look()
-        inbox = await browser.get("inbox?name=rejected")
-        (link,) = re.findall(r'href="(resend[^"]+)"', inbox)
-        page = await browser.get(unescape(link))
-        (action,) = re.findall(r'method="post" action="([^"]+)"', page)
-        status, page = await browser.post(unescape(action), target=QUEUES.orders)
-        assert (status, browser.line.lying[REJECTED]) == (200, [])
-        assert "Sent to orders, and removed from orders-rejected." in page
-
-
 @pytest.mark.parametrize("alert_id", IDS)
 async def test_a_command_to_paste_has_the_id_as_one_argument(alert_id: str) -> None:
     system = kit(CARE)
@@ -683,6 +645,11 @@ async def test_a_command_to_paste_has_the_id_as_one_argument(alert_id: str) -> N
     (command,) = commands
     options = ["--"] * alert_id.startswith("-")
     assert shlex.split(unescape(command)) == ["sas", "messages", "remove", *options, alert_id]
+
+
+def test_no_page_composes_a_command_to_paste() -> None:
+    for template in (Path(server.__file__).parent / "templates").iterdir():
+        assert not re.search(r"\bsas [a-z -]*\{\{", template.read_text(encoding="utf-8")), template
 
 
 async def test_texts_of_others_show_what_is_invisible_in_them() -> None:

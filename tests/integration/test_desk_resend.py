@@ -10,7 +10,7 @@ import pytest
 
 from sas.operate.messages import path_of
 from sas.ports import Message, UndeliverableError
-from tests.integration.desk_kit import Browser, desk_of
+from tests.integration.desk_kit import IDS, Browser, desk_of
 from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order, submit
 
 REJECTED, ORDERS = QUEUES.rejected, QUEUES.orders
@@ -18,15 +18,16 @@ PLACE = f"{ORDERS}/dlq"
 WHY = {"DeadLetterReason": "TTLExpired"}
 
 
-async def poison(system: Kit, browser: Browser) -> str:
+async def poison(system: Kit, browser: Browser, message_id: str | None = None) -> str:
     """Let an order be rejected; return the id of the message that is kept."""
     await system.submit(order("BAD-1", workflow="nosuch"), "m-1")
     await system.later(120)
     rejected = system.bus.take(REJECTED)
     assert rejected is not None
-    browser.line.put(REJECTED, rejected.body, rejected.message_id)
+    message_id = rejected.message_id if message_id is None else message_id
+    browser.line.put(REJECTED, rejected.body, message_id)
     await browser.desk.inboxes.look()
-    return rejected.message_id
+    return message_id
 
 
 def link_to(name: str, queue: str, message_id: str) -> str:
@@ -53,6 +54,19 @@ async def test_a_rejected_message_is_sent_again_once_after_the_page_said_so() ->
         status, page = await browser.post(unescape(address), target=ORDERS)
         assert (status, "is not in that queue" in page) == (404, True)
         assert len(browser.line.sent) == 1
+
+
+@pytest.mark.parametrize("message_id", IDS)
+async def test_a_message_of_any_id_is_sent_again_by_its_link_and_form(message_id: str) -> None:
+    system = kit(CARE)
+    async with desk_of(system) as browser:
+        await poison(system, browser, message_id)
+        inbox = await browser.get("inbox?name=rejected")
+        (link,) = re.findall(r'href="(resend[^"]+)"', inbox)
+        page = await browser.get(unescape(link))
+        (action,) = re.findall(r'method="post" action="([^"]+)"', page)
+        status, _ = await browser.post(unescape(action), target=ORDERS)
+        assert (status, browser.line.lying[REJECTED]) == (200, [])
 
 
 async def test_a_form_that_names_another_target_sends_nothing() -> None:

@@ -88,13 +88,6 @@ def test_a_new_directory_for_data_is_its_users_alone(tmp_path: Path) -> None:
     assert make_directory(tmp_path / "data" / "a").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.timeout(20)
-def test_a_pipe_that_another_user_put_there_stops_nobody(tmp_path: Path) -> None:
-    (tmp_path / "left-1").mkdir()
-    os.mkfifo(tmp_path / "left-1" / ".held")
-    Scratch("left-").close()
-
-
 def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
     first, second = Scratch("own-"), Scratch("own-")
     second.keep()
