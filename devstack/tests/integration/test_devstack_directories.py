@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from devstack.children import Scratch, readable
-from devstack.inputs import make_directory
 from devstack.tests.stack_kit import ROOT
 
 LEAVES = """
@@ -82,10 +81,6 @@ def test_what_a_process_uses_and_what_is_young_stays() -> None:
         aged(directory)
         Scratch("left-").close()
         assert not directory.exists()
-
-
-def test_a_new_directory_for_data_is_its_users_alone(tmp_path: Path) -> None:
-    assert make_directory(tmp_path / "data" / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
