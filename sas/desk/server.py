@@ -373,8 +373,9 @@ class Desk:
         if answer is None:
             return self._refused(
                 403,
-                "This link was used, or is old. Open the newest link that `sas desk` printed, or "
-                "press Enter in its terminal for a new one.",
+                "This link was used, or is old. If somebody else used it, stop the desk. Otherwise "
+                "open the newest link that `sas desk` printed, or press Enter in its terminal for "
+                "a new one.",
             )
         return answer
 
