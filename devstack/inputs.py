@@ -33,9 +33,12 @@ class NotInstalledError(DevstackError):
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory `path` if it is missing; return it, or raise DevstackError."""
+    """Create the directory `path` if it is missing; return it, or raise DevstackError.
+
+    Only this user can read a new one: it has orders and logs.
+    """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DevstackError(
             f"{path} cannot be a directory for data ({error.strerror}): name another one."

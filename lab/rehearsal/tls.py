@@ -50,6 +50,7 @@ def certificate(folder: Path, *addresses: str) -> Certificate:
     files = Certificate(folder / "tls.pem", folder / "key.pem")
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     files.certificate.write_bytes(signed.public_bytes(pem))
+    files.key.touch(mode=0o600)
     files.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     return files
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sas.domain.texts import visible_json
+
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
@@ -18,8 +20,11 @@ def compact(text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """Return JSON text with each member on a line of its own."""
-    return "".join(_indented(_TOKEN.findall(text)))
+    """Return JSON text with each member on a line of its own, and invisible characters escaped.
+
+    It is the same JSON.
+    """
+    return "".join(_indented(_TOKEN.findall(visible_json(text))))
 
 
 def _indented(parts: list[str]) -> Iterator[str]:

@@ -4,6 +4,10 @@ A page of another site can send requests to this machine, and DNS rebinding can 
 a name of that site. So every request must name our host. It must also carry the cookie of the
 login, unless it asks for the login or for a static file. A POST must come from our origin, and have
 the token of its form. The login link works once, and its secret never appears in a URL again.
+
+A browser sends a cookie to every port of 127.0.0.1, and another user may serve one of these ports.
+So the pages are below a path that only the browser with the login knows (``place``), and the cookie
+is for that path.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ class Guard:
     def __init__(self, refused: Callable[[int, str], web.Response]) -> None:
         self.port = 0
         self.form_token = secrets.token_urlsafe(24)
+        self.place: Final = f"/{secrets.token_urlsafe(16)}/"
         self._session = secrets.token_urlsafe(32)
         self._links: set[str] = set()
         self._refused = refused
@@ -57,8 +62,8 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. It has the port, because browsers share cookies between ports."""
-        return f"sas_desk_{self.port}"
+        """The name of the cookie: a server on another port cannot set one of this name."""
+        return f"sas_desk_{self.place.strip('/')}"
 
     def new_link(self) -> str:
         """Return a link that logs in one browser, once."""
@@ -67,15 +72,22 @@ class Guard:
         return f"http://127.0.0.1:{self.port}/login?once={secret}"
 
     def log_in(self, request: web.Request) -> web.Response | None:
-        """Return the redirect that gives a browser its cookie; None if the link is not valid."""
+        """Return the answer that gives a browser its cookie; None if the link is not valid.
+
+        It is no redirect: a browser that comes from elsewhere would not send the cookie along.
+        """
         secret = request.query.get("once", "")
         if not any(_same(secret, link) for link in self._links):
             return None
         self._links.clear()
         self.logged_in()
-        answer = web.Response(status=303, headers={"Location": "/"})
+        answer = web.Response(
+            text='<!doctype html><title>Desk</title><link rel="icon" href="/static/icon.svg">',
+            content_type="text/html",
+            headers={"Refresh": f"0; url={self.place}"},
+        )
         answer.set_cookie(
-            self.cookie, self._session, httponly=True, samesite="Strict", path="/", max_age=None
+            self.cookie, self._session, httponly=True, samesite="Strict", path=self.place
         )
         return answer
 

@@ -71,7 +71,7 @@ class Query:
         query = replace(self, **({"page": 1} | changes))  # type: ignore[arg-type]
         default = Query(state="")
         names = [name for name in Query.__slots__ if getattr(query, name) != getattr(default, name)]
-        return "/orders?" + urlencode({name: getattr(query, name) for name in names})
+        return "orders?" + urlencode({name: getattr(query, name) for name in names})
 
     def sorted_by(self, name: str) -> str:
         """Return the address of the list sorted by a column; reversed if it is sorted by it now."""

@@ -14,6 +14,7 @@ from sas.desk.content import indented
 from sas.desk.graph import GAP, Graph, graph
 from sas.domain.content import Content, PayloadRef
 from sas.domain.order import Direction, Order, StepState
+from sas.domain.texts import visible
 from sas.domain.workflow import Rules, UnknownWorkflowError, Workflows
 from sas.operate.finding import is_failed
 from sas.operate.journal import Attempt
@@ -159,7 +160,10 @@ def editable(order: Order, step: str | None) -> str:
 
 
 def shown(content: Content | None) -> str:
-    """Return content for people: indented JSON, or a sentence that says why it cannot be shown."""
+    """Return content for people: indented JSON, or a sentence that says why it cannot be shown.
+
+    It has no invisible character but the ends of its lines.
+    """
     if content is None:
         return ""
     if isinstance(content, PayloadRef):
@@ -167,5 +171,5 @@ def shown(content: Content | None) -> str:
     try:
         json.loads(content, parse_int=len, parse_float=len)  # checks the syntax only
     except ValueError:
-        return content
+        return "\n".join(map(visible, content.split("\n")))
     return UNREADABLE if is_encoded(content) else indented(content)

@@ -14,6 +14,7 @@ something that it shows has changed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,11 +22,13 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import jinja2
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from markupsafe import escape
+from yarl import URL
 
 from sas.codec.payloads import decode_order
 from sas.desk import charts, listing, page
@@ -37,6 +40,7 @@ from sas.desk.watch import SHOWN_MAX, Watch
 from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.domain.queues import Queues
+from sas.domain.texts import command, shortened, visible
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, inputs, orders, redriving, why
@@ -111,23 +115,24 @@ class Desk:
 
     def app(self) -> web.Application:
         """Return the application with all its pages."""
+        place = self.guard.place
         app = web.Application(
             middlewares=[self.guard.middleware(), self._errors()], client_max_size=FORM_BYTES_MAX
         )
         app.add_routes(
             [
-                web.get("/", self.overview),
                 web.get("/login", self.login),
                 web.get("/static/{name}", self.static),
-                web.get("/live", self.live),
-                web.get("/orders", self.orders),
-                web.post("/orders", self.resubmit_many),
-                web.get("/orders/{order_id}", self.order),
-                web.post("/orders/{order_id}", self.act),
-                web.get("/inbox/{name}", self.inbox),
-                web.get("/inbox/{name}/resend", self.resend),
-                web.post("/inbox/{name}/resend", self.resend),
-                web.get("/sent/{key}", self.sent),
+                web.get(place, self.overview),
+                web.get(f"{place}live", self.live),
+                web.get(f"{place}orders", self.orders),
+                web.post(f"{place}orders", self.resubmit_many),
+                web.get(f"{place}order", self.order),
+                web.post(f"{place}order", self.act),
+                web.get(f"{place}inbox", self.inbox),
+                web.get(f"{place}resend", self.resend),
+                web.post(f"{place}resend", self.resend),
+                web.get(f"{place}sent", self.sent),
             ]
         )
         return app
@@ -170,7 +175,7 @@ class Desk:
 
     async def order(self, request: web.Request) -> web.Response:
         """Show one order."""
-        office, order_id = self.office, request.match_info["order_id"]
+        office, order_id = self.office, request.query.get("id", "")
         try:
             order = await finding.load(office.store, order_id)
         except NotPossibleError:
@@ -218,9 +223,7 @@ class Desk:
             whole=whole if "content" in query else None,
             editing=editing,
             text=text,
-            live=urlencode(
-                {"order": order.order_id, "sent": group.key if group else ""}, errors="replace"
-            ),
+            live=_query({"order": order.order_id, "sent": group.key if group else ""}),
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
@@ -229,14 +232,14 @@ class Desk:
         return self._page("inbox.html", active=box.name, box=box)
 
     def _box(self, request: web.Request) -> InboxView:
-        box = self.inboxes.boxes.get(request.match_info["name"])
+        box = self.inboxes.boxes.get(request.query.get("name", ""))
         if box is None:
             raise NotPossibleError("there is no such inbox: go back to the overview")
         return box
 
     async def sent(self, request: web.Request) -> web.Response:
         """Show the results of a group of commands."""
-        group = self.sender.find(request.match_info["key"])
+        group = self.sender.find(request.query.get("key", ""))
         if group is None:
             raise NotPossibleError("these commands were sent too long ago: look at the orders")
         return self._page("sent.html", active="overview", group=group, live=f"sent={group.key}")
@@ -245,7 +248,7 @@ class Desk:
 
     async def act(self, request: web.Request) -> web.Response:
         """Send one command for one order, if the order is still as the operator saw it."""
-        order_id, fields = request.match_info["order_id"], await request.post()
+        order_id, fields = request.query.get("id", ""), await request.post()
         form = Form(
             verb=str(fields.get("verb", "")),
             step=str(fields.get("step", "")),
@@ -264,7 +267,7 @@ class Desk:
         except CommandError as error:
             form.problem = str(error)
             return await self._order_page(order, form, {}, status=409)
-        raise web.HTTPSeeOther(f"{_address(order_id)}?sent={group.key}")
+        raise web.HTTPSeeOther(URL(f"{_address(order_id)}&sent={group.key}", encoded=True))
 
     async def _intent(self, form: Form, order: Order) -> Intent:
         try:
@@ -281,7 +284,7 @@ class Desk:
             return Intent(verb=verb, by=self.office.by, reason=reason, at_once=at_once)
         text = form.text
         if verb is Verb.RESUBMIT and text is not None:
-            text = _edited(text, page.editable(await self._whole(order), step))
+            text = _edited(text, page.shown(page.editable(await self._whole(order), step)))
         codec = self.office.codec
         content = inputs.checked_input(text.encode(), "the input", codec) if text else None
         return Intent(verb=verb, by=self.office.by, step=step, input=content, reason=reason)
@@ -297,6 +300,7 @@ class Desk:
         Those that failed later, or once more, were not seen, and stay as they are.
         """
         fields, store = await request.post(), self.office.store
+        shown = listing.Query.read(request.query)
         reason = inputs.check_text(str(fields.get("reason", "")), "the reason")
         try:
             at = datetime.fromisoformat(str(fields.get("at", "")))
@@ -304,8 +308,8 @@ class Desk:
             raise UsageError("the form names no time: load the page again") from None
         query = finding.OrderQuery(
             state="error",
-            workflow=str(fields.get("workflow", "")) or None,
-            fingerprint=str(fields.get("fingerprint", "")),
+            workflow=shown.workflow or None,
+            fingerprint=shown.fingerprint,
             limit=GROUP_ORDERS_MAX,
         )
         intent = Intent(verb=Verb.RESUBMIT, by=self.office.by, reason=reason)
@@ -315,16 +319,15 @@ class Desk:
             reasons = [act.problem for act in plan.others] or ["none of them is in Error any more"]
             raise NotPossibleError(f"nothing was sent: {reasons[0]}")
         group = await self.sender.send(plan)
-        raise web.HTTPSeeOther(f"/sent/{group.key}")
+        raise web.HTTPSeeOther(f"sent?key={group.key}")
 
     async def resend(self, request: web.Request) -> web.Response:
         """Say what a resend of a message would do (GET), or do it if nothing has changed (POST).
 
         The page of a POST that is loaded again sends nothing: its message is not there any more.
         """
-        fields = await request.post() if request.method == "POST" else request.query
         box, office = self._box(request), self.office
-        place, message_id = str(fields.get("queue", "")), str(fields.get("id", ""))
+        place, message_id = request.query.get("queue", ""), request.query.get("id", "")
         message = box.find(place, message_id) if box.resends else None
         if message is None:
             raise NotPossibleError("this message is not in that queue: look at the inbox again")
@@ -338,7 +341,7 @@ class Desk:
         row = move.row
         removed: bool | None = None
         if request.method == "POST":
-            if row.to != fields.get("target"):
+            if row.to != (await request.post()).get("target"):
                 raise NotPossibleError(f"nothing was sent: it would go to {row.to} now")
             removed = await self._moved(move)
             self.inboxes.forget(message)
@@ -370,8 +373,9 @@ class Desk:
         if answer is None:
             return self._refused(
                 403,
-                "This link was used, or is old. Open the newest link that `sas desk` printed, or "
-                "press Enter in its terminal for a new one.",
+                "This link was used, or is old. If somebody else used it, stop the desk. Otherwise "
+                "open the newest link that `sas desk` printed, or press Enter in its terminal for "
+                "a new one.",
             )
         return answer
 
@@ -440,7 +444,7 @@ class Desk:
         @web.middleware
         async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                is_page = request.method == "GET" and request.path != "/live"
+                is_page = request.method == "GET" and not request.path.endswith("/live")
                 async with asyncio.timeout(ANSWER_S if is_page else None):
                     return await handler(request)
             except TimeoutError:
@@ -474,7 +478,12 @@ def _seq(text: str) -> int:
 
 
 def _address(order_id: str) -> str:
-    return f"/orders/{quote(order_id, safe='', errors='replace')}"
+    """Return the address of an order's page, as a link. Its id may have any characters."""
+    return f"order?{_query({'id': order_id})}"
+
+
+def _query(values: Mapping[str, str]) -> str:
+    return urlencode(values, errors="replace")
 
 
 def _clock(at: datetime | None, exact: bool = False) -> str:
@@ -489,15 +498,21 @@ _TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    # What a template draws may be of anybody. Only what is markup already (``|e``, ``|shown``) is
+    # drawn as it is: the fields of forms, which must not change, and texts of several lines.
+    finalize=lambda value: visible(value) if type(value) is str else value,
 )
+_TEMPLATES.globals["command"] = command
 _TEMPLATES.filters |= {
     "ago": lambda at, now: why.spelled(now - at),
     "ahead": lambda at, now: why.spelled(at - now),
     "clock": _clock,
     "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
     "spelled": why.spelled,
-    "shown": page.shown,
+    "shown": lambda content: escape(page.shown(content)),
     "address": _address,
+    "urlencode": _query,
+    "shortened": shortened,
     "tone": lambda state: state.lower() if state else "unknown",
 }
 
@@ -517,7 +532,10 @@ async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
     )
     sender = Sender(office.store, office.bus, office.queues)
     desk = Desk(office=office, watch=watch, inboxes=inboxes, sender=sender)
-    runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)
+    # What is no HTTP may come from anybody: nothing of it is written to the operator's terminal.
+    silent = logging.getLogger(f"{__name__}.requests")
+    silent.setLevel(logging.CRITICAL)
+    runner = web.AppRunner(desk.app(), access_log=None, logger=silent, shutdown_timeout=0.5)
     await runner.setup()
     background: list[asyncio.Task[None]] = []
     try:

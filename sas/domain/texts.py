@@ -25,6 +25,18 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
+def visible_json(text: str) -> str:
+    """Return JSON on one line, with its invisible characters escaped: its values are the same."""
+    return _INVISIBLE.sub(_in_json, text)
+
+
+def _in_json(match: re.Match[str]) -> str:
+    if match.group() in "\t\n\r":  # JSON allows them only between its texts
+        return " "
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
+
+
 def is_visible(text: str) -> bool:
     """Return whether a screen shows each character of a text, and obeys none."""
     return _INVISIBLE.search(text) is None

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import random
 import re
 import shutil
 import subprocess
+import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,15 +24,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from samples.services.faults import Faults, Verb
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.queues import OperatorServiceBus
+from sas.cli.desk import Entrance
 from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
 from sas.domain.order import Fault
 from sas.domain.queues import Queues
+from sas.domain.texts import visible
 from sas.operate import commands
 from sas.operate.commands import ActRun, Intent
 from tests import business
@@ -124,6 +129,7 @@ async def page_of(chromium: Browser, desk: Desk, **how: Any) -> AsyncIterator[Pa
         lambda request: complaints.append(request.url) if request.url[:16] != LOCAL else None,
     )
     await page.goto(desk.guard.new_link())
+    await page.wait_for_url(f"**{desk.guard.place}")
     try:
         yield page
     finally:
@@ -305,6 +311,73 @@ async def test_a_storm_of_500_failed_orders_is_one_screen(
                     assert max(await rows.evaluate_all(heights)) < 60
 
 
+IDS = (
+    *("{order_id}", "..", "%2e%2e", "$(touch x)`id`;&amp;", "a  b"),
+    *("\u202e10248", "a\u200bb", "מספר 7"),
+)
+"""Ids that browsers fold, decode or do not show; earlier versions took them, so they are stored."""
+
+
+async def test_a_browser_reaches_orders_of_any_id(system: Rig, chromium: Browser) -> None:
+    rules = cases.rules_of(1)
+    for order_id in IDS:
+        order = await system.store.commit(cases.submitted(order_id, rules))
+        order = await system.store.commit(cases.claimed(order, rules))
+        await system.store.commit(cases.refused(order, 0, rules))
+    async with desk_of(system) as desk, page_of(chromium, desk) as page:
+        for order_id in IDS:
+            await page.goto(f"{page.url.rpartition('/')[0]}/orders?state=error")
+            await page.get_by_label("Id contains").fill(order_id)
+            await page.keyboard.press("Enter")
+            link = page.locator("a[data-row]").get_by_text(visible(order_id), exact=True)
+            await expect(link).to_have_count(1)
+            assert await link.evaluate("link => link.textContent") == visible(order_id)
+            await link.click()
+            await expect(page.locator("#head h1 bdi")).to_have_text(visible(order_id))
+            before = (await system.order(order_id)).seq
+            await page.locator("#verb-acknowledge summary").click()
+            await page.get_by_role("button", name="Acknowledge").click()
+            await expect(page.locator("#news")).to_contain_text("Acknowledge was sent")
+            assert await page.locator("#head h1 bdi").text_content() == visible(order_id)
+            assert (await system.order(order_id)).seq == before
+
+
+async def test_a_browser_gets_in_by_the_private_page_and_gives_no_other_server_its_cookie(
+    system: Rig, chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that another user of this machine serves may send the browser to itself."""
+    addresses, cookies = queue.Queue[str](), []
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(webbrowser, "open", addresses.put)
+
+    async def other_page(request: web.Request) -> web.Response:
+        cookies.append(request.headers.get("Cookie"))
+        answer = web.Response(text="again")
+        if len(cookies) == 1:
+            answer.headers["Refresh"] = "0; url=/orders"  # from the same site: Strict allows it
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", other_page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with desk_of(system) as desk:
+            entrance = Entrance(desk.guard, as_json=True, at_terminal=True)
+            entrance.open_browser(entrance.new_link())
+            page = await chromium.new_page()
+            await page.goto(await asyncio.to_thread(addresses.get))
+            await expect(page).to_have_title("Overview · Operator's desk")
+            await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+            await page.wait_for_url("**/orders")
+            await page.close()
+    finally:
+        await runner.cleanup()
+    assert set(cookies) == {None}
+    assert len(cookies) >= 2
+
+
 async def _found_understood_and_mended(system: Rig, page: Page, axe: str, tmp_path: Path) -> None:
     await expect(page.locator("#hero h1")).to_have_text(f"{1 + len(OTHERS)} orders need you.")
     await expect(page.locator("#nav")).to_contain_text(re.compile(r"Alerts\s*1"))  # of one cause
@@ -338,7 +411,7 @@ async def _found_understood_and_mended(system: Rig, page: Page, axe: str, tmp_pa
 
 async def _somebody_was_faster(system: Rig, desk: Desk, page: Page) -> None:
     order_id = OTHERS[0]
-    await page.goto(f"{page.url.partition('/orders')[0]}/orders/{order_id}?edit=1")
+    await page.goto(f"{page.url.rpartition('/')[0]}/order?id={order_id}&edit=1")
     field = page.locator("#verb-resubmit textarea")
     await field.press_sequentially(" ")
     typed = await field.input_value()
@@ -401,13 +474,13 @@ async def _looks_well_elsewhere(chromium: Browser, desk: Desk, axe: str) -> None
         ("dark", {"color_scheme": "dark"}),
     ):
         async with page_of(chromium, desk, timezone_id="Asia/Tokyo", **how) as page:
-            for path in ("/orders?state=all", "/inbox/alerts", f"/orders/{STUCK}", "/"):
-                await page.goto(page.url.partition("/")[0] + "//" + page.url.split("/")[2] + path)
+            for path in ("orders?state=all", "inbox?name=alerts", f"order?id={STUCK}", ""):
+                await page.goto(f"{page.url.rpartition('/')[0]}/{path}")
                 await nobody_is_kept_out(page, axe)
                 wide = "document.documentElement.scrollWidth - innerWidth"
                 assert await page.evaluate(wide) <= 0, (name, path)
             await until(lambda: _drawn(page), "the charts")
-            await page.goto(f"{page.url.rstrip('/')}/orders/{STUCK}")
+            await page.goto(f"{page.url}order?id={STUCK}")
             moment = page.locator("#journal time").first
             local = datetime.fromisoformat(await moment.inner_text() + "+09:00")
             assert local == datetime.fromisoformat(await moment.get_attribute("datetime") or "")

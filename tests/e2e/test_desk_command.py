@@ -6,19 +6,25 @@ import asyncio
 import json
 import re
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from devstack.azurite import Azurite
 from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
 from sas.adapters.tables.store import TableStore
 from tests.contract import cases
-from tests.functions_rig import ROOT, own_queues
+from tests.functions_rig import ROOT, own_queues, until
+from tests.terminal import Terminal
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,11 +80,12 @@ async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_sig
                 jar = aiohttp.CookieJar(unsafe=True)
                 async with aiohttp.ClientSession(cookie_jar=jar) as http:
                     async with http.get(link) as answer:
-                        assert (answer.status, answer.url.path) == (200, "/")
+                        place = answer.headers["Refresh"].partition("url=")[2]
                     assert await line_of(lines, "A new link: http://.*") not in link
-                    async with http.get(answer.url.with_path("/orders/A-1")) as answer:
+                    page = answer.url.join(URL(place))
+                    async with http.get(page.join(URL("order?id=A-1"))) as answer:
                         assert "It is under way: 0 of 3 steps done." in await answer.text()
-                    async with http.get(answer.url.with_path("/live")) as live:  # open at the end
+                    async with http.get(page.join(URL("live"))) as live:  # open at the end
                         assert live.status == 200
                         process.send_signal(signal.SIGINT)
                         async with asyncio.timeout(120):
@@ -99,10 +106,91 @@ async def with_an_order() -> AsyncIterator[tuple[Broker, dict[str, str]]]:
             yield broker, env
 
 
-async def test_with_json_a_link_is_one_object() -> None:
-    async with with_an_order() as (_, env), started("--port", "0", "--json", **env) as (_, lines):
-        line = await line_of(lines, r"\{.*\}")
-    assert json.loads(line)["Link"].startswith("http://127.0.0.1:")
+BROWSER = """#!/bin/sh
+cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' > "$0.seen"
+echo "$1" > "$0.part"
+mv "$0.part" "$0.address"
+"""
+"""A browser that writes down what it was given, and what is in the process list meanwhile."""
+
+
+def browser_of(folder: Path) -> dict[str, str]:
+    """Settings with a home folder and a browser."""
+    program = folder / "browser"
+    program.write_text(BROWSER)
+    program.chmod(0o700)
+    return {"HOME": str(folder), "BROWSER": str(program)}
+
+
+async def page_in(folder: Path) -> Path:
+    """The page with which the browser was opened."""
+    address = folder / "browser.address"
+
+    async def is_open() -> bool:
+        return address.exists()
+
+    await until(is_open, "the browser")
+    return Path(unquote(urlsplit(address.read_text().strip()).path))
+
+
+async def test_the_browser_opens_a_private_page_and_the_link_is_not_in_the_process_list(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--port", "0", "--open", "--json")
+    async with (
+        with_an_order() as (_, env),
+        started(*arguments, **env, **browser_of(tmp_path)) as (_, lines),
+    ):
+        link = json.loads(await line_of(lines, r"\{.*\}"))["Link"]
+        page = await page_in(tmp_path)
+        process_list = (tmp_path / "browser.seen").read_text(errors="replace")
+        assert page.as_uri() in process_list
+        assert link.partition("once=")[2] not in process_list
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (page, page.parent)] == [
+            0o600,
+            0o700,
+        ]
+        assert f"url={link}" in page.read_text()
+        before = datetime.now(UTC).replace(microsecond=0)
+        async with aiohttp.ClientSession() as http, http.get(link) as answer:
+            assert answer.status == 200
+        used_at = json.loads(await line_of(lines, ".*LinkUsedAt.*"))["LinkUsedAt"]
+        assert before <= datetime.fromisoformat(used_at) <= datetime.now(UTC)
+        await line_of(lines, f'"Link":"(?!{re.escape(link)})http')
+        assert not page.parent.exists()
+
+
+async def test_at_a_terminal_it_says_that_a_link_was_used_and_removes_its_page_at_the_end(
+    tmp_path: Path,
+) -> None:
+    terminal = Terminal(200)
+    async with with_an_order() as (_, env):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sas.cli", "desk", "--port", "0", "--open"),
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT), "SAS_OPERATOR": "ann", **env, **browser_of(tmp_path)},
+            stdin=terminal.fd,
+            stdout=terminal.fd,
+            stderr=terminal.fd,
+        )
+        try:
+            page = await page_in(tmp_path)
+            terminal.type("\n")
+            await asyncio.to_thread(terminal.wait_for, "A new link: ")
+            link = terminal.raw.partition("A new link: ")[2].split()[0]
+            async with aiohttp.ClientSession() as http, http.get(link) as answer:
+                assert answer.status == 200
+            await asyncio.to_thread(terminal.wait_for, "If it was not yours, stop the desk.")
+            assert re.search(r"A browser logged in at 20\S+ \S+\+00:00\.", terminal.raw)
+            terminal.type("\x04")
+            async with asyncio.timeout(120):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            terminal.close()
+    assert not page.parent.exists()
 
 
 async def test_a_port_that_is_taken_is_one_sentence() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
@@ -214,9 +215,10 @@ def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
         assert "sas resubmit NW-10279" in explanation
         link = re.search(r"The desk is at (http://\S+)", up.text)
         assert link
-        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(
-            link[1]
-        ) as page:
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(link[1]) as login:
+            place = login.headers["Refresh"].partition("url=")[2]
+        with browser.open(urljoin(link[1], place)) as page:
             assert "card-declined" in page.read().decode()
         assert "done: seq 5, resubmitted; the order is Process" in run(
             project, f"{resubmit} --wait 120"

@@ -9,10 +9,26 @@ from dataclasses import dataclass
 from html import unescape
 
 import aiohttp
+from yarl import URL
 
 from sas.desk.server import Desk, Office, serving
 from sas.ports import BusUnavailableError, Message, MessageMove, PayloadCodec, Peeked
 from tests.unit.actors_kit import QUEUES, Kit
+
+IDS = (
+    *("a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d", "{order_id}", "a}{b", ".", "..", "%2e%2e", "a%2Fb"),
+    *(
+        "$(touch x)`id`;",
+        "--help",
+        "a  b",
+        "\u202e10248",
+        "a\u200bb",
+        "a\u0301",
+        "\U000e0041",
+        "日本",
+    ),
+)
+"""Ids of orders that earlier versions took, so they are stored, and ids of messages."""
 
 
 class Line:
@@ -85,28 +101,32 @@ class Browser:
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.desk.guard.port}"
 
-    async def get(self, path: str, status: int = 200) -> str:
-        async with self.http.get(self.origin + path, allow_redirects=False) as answer:
+    def url(self, link: str) -> URL:
+        """The address to which a link leads that a page has. An empty link is the overview."""
+        return URL(self.origin + self.desk.guard.place).join(URL(link, encoded=True))
+
+    async def get(self, link: str, status: int = 200) -> str:
+        async with self.http.get(self.url(link), allow_redirects=False) as answer:
             text = await answer.text()
             assert answer.status == status, text
             return text
 
-    async def look(self, path: str) -> str:
+    async def look(self, link: str) -> str:
         """The words of a page, after the desk has read the store and the queues again."""
         await self.desk.watch.look()
         await self.desk.inboxes.look()
-        return words(await self.get(path))
+        return words(await self.get(link))
 
-    async def post(self, path: str, /, **form: str) -> tuple[int, str]:
+    async def post(self, link: str, /, **form: str) -> tuple[int, str]:
         """Send a form; give the status, and where it leads or the words of its page."""
-        return await self.post_with({"Origin": self.origin}, path, **form)
+        return await self.post_with({"Origin": self.origin}, link, **form)
 
     async def post_with(
-        self, headers: Mapping[str, str], path: str, /, **form: str
+        self, headers: Mapping[str, str], link: str, /, **form: str
     ) -> tuple[int, str]:
         data = {"token": self.desk.guard.form_token} | form
         async with self.http.post(
-            self.origin + path, data=data, headers=headers, allow_redirects=False
+            self.url(link), data=data, headers=headers, allow_redirects=False
         ) as answer:
             text = words(await answer.text())
             return answer.status, answer.headers.get("Location", text)

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
-from urllib.parse import quote
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode
 
 import pytest
-from yarl import URL
 
-from sas.codec.external import Rejection, encode, rejected_parts
+from sas.codec.external import AlertMessage, Rejection, encode, rejected_parts
 from sas.codec.payloads import decode_content, encode_content
+from sas.desk import server
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault
+from sas.domain.texts import is_visible, visible
 from sas.domain.workflow import Workflow
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import AwaitCallback, RefusedError
 from sas.testing.store import StoreFault
-from tests.integration.desk_kit import desk_of, words
+from tests.contract import cases
+from tests.integration.desk_kit import IDS, desk_of, words
 from tests.payload_codec_kit import CheapCodec
 from tests.unit import actors_kit
 from tests.unit.actors_kit import (
@@ -43,7 +47,7 @@ REJECTED = QUEUES.rejected
 
 async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
     async with desk_of(await night()) as browser:
-        page = await browser.look("/")
+        page = await browser.look("")
     assert "3 orders need you." in page
     assert re.search(f"2 pay card-declined .*{DECLINED} .* Resubmit these 2…", page)
     assert re.search("1 reserve sold-out .*nothing is left of product 11 .* Resubmit it…", page)
@@ -75,7 +79,7 @@ async def test_the_overview_shows_what_is_wrong_and_counts_what_needs_you(
         )
         await system.context.incidents.report(incident)
     async with desk_of(system) as browser:
-        page = await browser.look("/")
+        page = await browser.look("")
     assert headline in page
     assert page.count("It <b> fails. Deploy.") == len(kinds)
 
@@ -85,9 +89,9 @@ async def test_a_storm_of_failed_orders_is_groups_first_and_then_rows() -> None:
     for number in range(60):
         await fail(system, f"S-{number:02d}", agent="payment", code="fraud", message="no")
     async with desk_of(system) as browser:
-        overview = await browser.look("/")
-        listed = await browser.look("/orders")
-        group = await browser.look("/orders?state=error&fingerprint=pay/fraud")
+        overview = await browser.look("")
+        listed = await browser.look("orders")
+        group = await browser.look("orders?state=error&fingerprint=pay/fraud")
     assert "60 pay fraud " in overview
     assert "All 63 orders in Error" in overview
     for page in (overview, listed):
@@ -98,7 +102,7 @@ async def test_a_storm_of_failed_orders_is_groups_first_and_then_rows() -> None:
 
 async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:
     async with desk_of(await night()) as browser:
-        page = await browser.look("/orders/10248")
+        page = await browser.look("order?id=10248")
     assert f"It stopped at pay: {DECLINED}." in page
     waits = "It waits for You. It goes on only after a command. Agent payment : circuit closed"
     assert waits in page
@@ -117,7 +121,7 @@ async def test_an_orders_page_shows_its_steps_as_a_picture_with_their_states(
     async with desk_of(system) as browser:
         if not has_rules:
             browser.desk.office = replace(browser.desk.office, workflows=None)
-        page = await browser.get("/orders/10248")
+        page = await browser.get("order?id=10248")
     label = r'aria-label="reserve, Compensated · stock, [\d.]+ s in 2 attempts\. pay, '
     assert re.search(label, page)
     assert len(re.findall(r'<g class="compensated"><title>', page)) == 2
@@ -132,7 +136,7 @@ async def test_the_journal_has_milliseconds_and_the_time_from_row_to_row() -> No
     await system.hand(actors_kit.command("acknowledge", system.order("10248").seq, "w", "10248"))
     row = system.journal("10248")[-1]
     async with desk_of(system) as browser:
-        page = await browser.get("/orders/10248")
+        page = await browser.get("order?id=10248")
     moment = row.at.isoformat(timespec="milliseconds")
     clock = moment[:-6].replace("T", " ")
     assert f'<time datetime="{moment}" title="{clock[:-4]} UTC" data-clock="exact">{clock}' in page
@@ -150,14 +154,14 @@ async def waiting(*workflows: Workflow) -> Kit:
 async def test_a_wait_for_a_callback_is_told_and_an_operator_answers_in_its_place() -> None:
     system = await waiting()
     async with desk_of(system) as browser:
-        page = await browser.look("/orders/10248")
+        page = await browser.look("order?id=10248")
         assert "It waits for The callback of reserve: the manager approves." in page
         assert "waits for the callback" in page
-        listed = await browser.look("/orders?state=under-way")
+        listed = await browser.look("orders?state=under-way")
         assert "The callback of reserve: the manager approves." in listed
         seq = str(system.order("10248").seq)
         form = {"seq": seq, "step": "reserve", "input": '{"amount": 80}', "reason": "by phone"}
-        _, where = await browser.post("/orders/10248", verb="callback", **form)
+        _, where = await browser.post("order?id=10248", verb="callback", **form)
         await browser.desk.sender.settled()
         page = await browser.look(where)
     assert system.state("10248") == "Processed"
@@ -170,10 +174,10 @@ async def test_an_operator_refuses_in_the_place_of_a_callback() -> None:
     system = await waiting(CARE)
     async with desk_of(system) as browser:
         form = {"seq": str(system.order("10248").seq), "step": "reserve", "input": ""}
-        status, page = await browser.post("/orders/10248", verb="callback", code="\x1b", **form)
+        status, page = await browser.post("order?id=10248", verb="callback", code="\x1b", **form)
         assert (status, "the code of the refusal is" in page.lower()) == (409, True)
         await browser.post(
-            "/orders/10248", verb="callback", code="too-dear", reason="50 is the most", **form
+            "order?id=10248", verb="callback", code="too-dear", reason="50 is the most", **form
         )
         await browser.desk.sender.settled()
     assert system.state("10248") == "Error"
@@ -185,8 +189,8 @@ async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> Non
     async with desk_of(system) as browser:
         seq = str(system.order("10248").seq)
         form = {"seq": seq, "step": "pay", "reason": "the customer has a new card"}
-        status, where = await browser.post("/orders/10248", verb="resubmit", **form)
-        assert (status, where.partition("=")[0]) == (303, "/orders/10248?sent")
+        status, where = await browser.post("order?id=10248", verb="resubmit", **form)
+        assert (status, where.rpartition("=")[0]) == (303, "order?id=10248&sent")
         await browser.desk.sender.settled()
         page = await browser.look(where)
     assert system.state("10248") == "Processed"
@@ -199,12 +203,13 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
     system.agents["payment"].then(*[RefusedError("card-declined", DECLINED)] * 3)
     async with desk_of(system) as browser:
         seq = str(system.order("10248").seq)
-        _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
+        _, where = await browser.post("order?id=10248", verb="resubmit", seq=seq)
         await browser.desk.sender.settled()
         order_page = await browser.look(where)
         await browser.desk.watch.look()
-        page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
-        _, where = await browser.post("/orders", **fields_of(page))
+        page = await browser.get("orders?state=error&fingerprint=pay/card-declined")
+        address, fields = group_form(page)
+        _, where = await browser.post(address, **fields)
         await browser.desk.sender.settled()
         group_page = await browser.look(where)
     assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
@@ -216,16 +221,18 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
 async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        page = await browser.get("/orders/10248?edit=1")
+        page = await browser.get("order?id=10248&edit=1")
         shown = re.search(r"(?s)<textarea name=\"input\"[^>]*>(.*?)</textarea>", page)
         assert shown is not None
         text = shown[1].replace("&#34;", '"')
         assert json.loads(text) == {"amount": 12.50}
         seq = str(system.order("10249").seq)
-        assert (await browser.post("/orders/10249", verb="resubmit", seq=seq, input=text))[0] == 303
+        assert (await browser.post("order?id=10249", verb="resubmit", seq=seq, input=text))[
+            0
+        ] == 303
         seq = str(system.order("10248").seq)
         changed = text.replace("12.5", "9.5")
-        assert (await browser.post("/orders/10248", verb="resubmit", seq=seq, input=changed))[
+        assert (await browser.post("order?id=10248", verb="resubmit", seq=seq, input=changed))[
             0
         ] == 303
     keys = {call.order_id: (call.key, call.order) for _, call in system.agents["payment"].calls}
@@ -239,7 +246,7 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
         seq = system.order("10248").seq
         await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         form = {"seq": str(seq), "step": "pay", "input": '{"amount": 1}', "reason": "try"}
-        status, page = await browser.post("/orders/10248", verb="resubmit", **form)
+        status, page = await browser.post("order?id=10248", verb="resubmit", **form)
     assert status == 409
     assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in page
     assert "acknowledged by operator ann" in page
@@ -261,7 +268,7 @@ async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
     system = await night()
     async with desk_of(system) as browser:
         fields = {"seq": str(system.order("10248").seq)} | form
-        status, page = await browser.post("/orders/10248", verb="resubmit", **fields)
+        status, page = await browser.post("order?id=10248", verb="resubmit", **fields)
         assert status == 409
         assert sentence in page
         assert browser.line.sent == []
@@ -270,14 +277,14 @@ async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
 async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refused() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        page = await browser.get("/orders/10251")
+        page = await browser.get("order?id=10251")
         assert "verb-undo" in page
         assert "verb-resubmit" not in page
         seq = str(system.order("10251").seq)
-        status, refusal = await browser.post("/orders/10251", verb="resubmit", seq=seq)
+        status, refusal = await browser.post("order?id=10251", verb="resubmit", seq=seq)
         assert status == 409
         assert "only an order in Error can be resubmitted, and this is Processed" in refusal
-        assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
+        assert (await browser.post("order?id=10251", verb="explode", seq=seq))[0] == 409
 
 
 async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
@@ -285,7 +292,7 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     async with desk_of(system) as browser:
         browser.line.runs = False
         seq = system.order("10248").seq
-        _, where = await browser.post("/orders/10248", verb="resubmit", seq=str(seq))
+        _, where = await browser.post("order?id=10248", verb="resubmit", seq=str(seq))
         assert "Waiting for the scheduler" in await browser.look(where)
         await system.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         await browser.desk.sender.settled()
@@ -293,9 +300,10 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     assert "Resubmit changed nothing: not carried out: you saw seq" in page
 
 
-def fields_of(page: str) -> dict[str, str]:
-    """The hidden fields of the form that resubmits a group."""
-    return dict(re.findall(r'name="(fingerprint|workflow|at)" value="([^"]*)"', page))
+def group_form(page: str) -> tuple[str, dict[str, str]]:
+    """The address and the hidden fields of the form that resubmits a group."""
+    (address,) = re.findall(r'method="post" action="([^"]+)"', page)
+    return unescape(address), dict(re.findall(r'name="(at)" value="([^"]*)"', page))
 
 
 async def test_the_orders_of_a_group_are_resubmitted_as_they_were_shown() -> None:
@@ -303,18 +311,19 @@ async def test_the_orders_of_a_group_are_resubmitted_as_they_were_shown() -> Non
     system = await night()
     async with desk_of(system) as browser:
         await browser.desk.watch.look()
-        page = await browser.get("/orders?state=error&fingerprint=pay/card-declined")
+        page = await browser.get("orders?state=error&fingerprint=pay/card-declined")
         assert "Resubmit these 2" in page
         system.agents["payment"].then(RefusedError("card-declined", "again"))
         await system.hand(actors_kit.command("resubmit", system.order("10249").seq, "w", "10249"))
         await system.drain()
         await fail(system, "later", agent="payment", code="card-declined", message=DECLINED)
-        fields = fields_of(page) | {"reason": "card service"}
-        status, where = await browser.post("/orders", **fields)
+        address, fields = group_form(page)
+        fields |= {"reason": "card service"}
+        status, where = await browser.post(address, **fields)
         assert status == 303
         await browser.desk.sender.settled()
         report = await browser.look(where)
-        again, _ = await browser.post("/orders", **fields)
+        again, _ = await browser.post(address, **fields)
     assert "Carried out: 1 of 1. 10248" in report
     states = [system.state(order_id) for order_id in ("10248", "10249", "10250", "later")]
     assert states == ["Processed", "Error", "Error", "Error"]
@@ -333,13 +342,13 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
         await system.context.incidents.report(incident)
     async with desk_of(system) as browser:
         await browser.desk.watch.look()
-        overview = await browser.get("/")
-        page = await browser.look("/orders/10248")
+        overview = await browser.get("")
+        page = await browser.look("order?id=10248")
     problems = overview[overview.index('id="problems"') : overview.index('id="failures"')]
     assert problems.count("<li") == 1
     assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
-    assert "(http-503)" in page
+    assert "( http-503 )" in page
 
 
 async def test_the_headline_names_a_problem_that_ends_by_itself() -> None:
@@ -349,11 +358,11 @@ async def test_the_headline_names_a_problem_that_ends_by_itself() -> None:
     await actors_kit.keep_breaker(system.store, breaker, "payment")
     async with desk_of(system) as browser:
         await browser.desk.inboxes.look_at_all()
-        page = await browser.look("/")
-        assert 'class="hero wait"' in await browser.get("/")
+        page = await browser.look("")
+        assert 'class="hero wait"' in await browser.get("")
         await actors_kit.keep_breaker(system.store, Breaker(), "payment")
-        page_after = await browser.look("/")
-        assert 'class="hero good"' in await browser.get("/")
+        page_after = await browser.look("")
+        assert 'class="hero good"' in await browser.get("")
     assert "The circuit of agent payment is open. It ends by itself." in page
     assert "Nothing needs you." not in page
     assert "Nothing needs you." in page_after
@@ -366,14 +375,14 @@ async def test_a_queue_that_cannot_be_read_is_on_the_overview_until_soon_after_i
     monkeypatch.setattr("sas.desk.inboxes.REPAIR_EVERY_S", 0.05)
     async with desk_of(kit(CARE)) as browser, asyncio.timeout(20):
         browser.line.away = "The queue is disabled."
-        while "Queues orders-rejected" not in (page := await browser.look("/")):
+        while "Queues orders-rejected" not in (page := await browser.look("")):
             pass
         monkeypatch.setattr("sas.desk.inboxes.PEEK_EVERY_S", 600)
         queues = browser.desk.watch.queues
         while browser.desk.watch.queues is queues:
-            await browser.look("/")
+            await browser.look("")
         browser.line.away = ""
-        while "Nothing needs you." not in await browser.look("/"):
+        while "Nothing needs you." not in await browser.look(""):
             pass
     assert "1 problem needs you." in page
     assert re.search("Queues orders-rejected, .* cannot be read: The queue is disabled", page)
@@ -388,7 +397,7 @@ async def test_before_the_queues_were_read_nothing_is_claimed_of_them(
 
     monkeypatch.setattr("sas.desk.inboxes.queue_counts", silent)
     async with desk_of(kit(CARE)) as browser:
-        page = await browser.look("/")
+        page = await browser.look("")
     assert "Reading the queues…" in page
     assert "Nothing needs you." not in page
     assert "queues read" not in page
@@ -398,9 +407,9 @@ async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_coun
     system = await night()
     await system.submit(b"{not json", "m-bad")
     async with desk_of(system) as browser:
-        alerts = await browser.look("/inbox/alerts")
-        assert "not-json" in await browser.look("/inbox/rejected")
-        overview = await browser.look("/")
+        alerts = await browser.look("inbox?name=alerts")
+        assert "not-json" in await browser.look("inbox?name=rejected")
+        overview = await browser.look("")
         assert "Alerts 3 Rejected messages 1" in overview
         assert "step-failed 2 times since" in alerts
         assert "step pay, agent payment, 1 attempt" in alerts
@@ -408,7 +417,7 @@ async def test_alerts_of_one_cause_are_one_and_those_of_repaired_orders_are_coun
         await system.hand(actors_kit.command("undo", system.order("10248").seq, "w-1", "10248"))
         await system.drain()
         await browser.desk.watch.look()
-        alerts = await browser.look("/inbox/alerts")
+        alerts = await browser.look("inbox?name=alerts")
     assert "1 more alert needs nothing any more" in alerts
     assert "Order 10249 sas show" in alerts
 
@@ -427,15 +436,15 @@ async def test_a_rejected_message_whose_order_ended_well_is_counted_as_over_alon
     async with desk_of(system) as browser:
         browser.line.put(REJECTED, encode(part), part.id)
         await browser.desk.inboxes.look_at_all()
-        assert "1 problem needs you." in await browser.look("/")
-        assert "Look at its order" in await browser.look("/inbox/rejected")
+        assert "1 problem needs you." in await browser.look("")
+        assert "Look at its order" in await browser.look("inbox?name=rejected")
         await system.later(1)
         await system.submit(order("A-1", workflow="care"), "m-1")
         await system.drain()
         await browser.desk.watch.look()
         await browser.desk.inboxes.look_at_all()
-        overview = await browser.look("/")
-        page = await browser.look("/inbox/rejected")
+        overview = await browser.look("")
+        page = await browser.look("inbox?name=rejected")
     assert "Nothing needs you." in overview
     assert "Rejected messages 1" not in overview
     assert "1 more message needs nothing any more: repaired. sas messages remove" in page
@@ -445,9 +454,9 @@ async def test_a_rejected_message_whose_order_ended_well_is_counted_as_over_alon
 async def test_content_is_read_only_when_it_is_asked_for() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        assert "12.5" not in await browser.get("/orders/10248")
+        assert "12.5" not in await browser.get("order?id=10248")
         for query in ("content=1", "edit=1"):
-            assert "12.5" in await browser.get(f"/orders/10248?{query}")
+            assert "12.5" in await browser.get(f"order?id=10248&{query}")
 
 
 async def encoded_night() -> Kit:
@@ -463,11 +472,11 @@ async def encoded_night() -> Kit:
 async def test_encoded_content_is_shown_as_encrypted_and_an_input_begins_empty() -> None:
     system = await encoded_night()
     async with desk_of(system) as browser:
-        page = await browser.get("/orders/10248?content=1&edit=1")
+        page = await browser.get("order?id=10248&content=1&edit=1")
         assert '<pre tabindex="0">encrypted</pre>' in page
         assert "$encoded" not in page
         seq = str(system.order("10248").seq)
-        await browser.post("/orders/10248", verb="resubmit", seq=seq, input="")
+        await browser.post("order?id=10248", verb="resubmit", seq=seq, input="")
     _, call = system.agents["payment"].calls[-1]
     assert (call.key, call.order) == ("10248/pay", {"amount": 12.50})
 
@@ -475,9 +484,9 @@ async def test_encoded_content_is_shown_as_encrypted_and_an_input_begins_empty()
 async def test_a_desk_with_the_codec_shows_content_and_sends_an_input_encoded() -> None:
     system = await encoded_night()
     async with desk_of(system, codec=CheapCodec()) as browser:
-        assert "12.50" in await browser.get("/orders/10248?content=1&edit=1")
+        assert "12.50" in await browser.get("order?id=10248&content=1&edit=1")
         seq = str(system.order("10248").seq)
-        await browser.post("/orders/10248", verb="resubmit", seq=seq, input='{"amount": 1}')
+        await browser.post("order?id=10248", verb="resubmit", seq=seq, input='{"amount": 1}')
     (message,) = browser.line.sent
     encoded = json.dumps(json.loads(message.body)["input"])
     assert decode_content(encoded, CheapCodec()) == '{"amount":1}'
@@ -488,31 +497,31 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     system = await night()
     await system.submit(actors_kit.order("10252", workflow="care"), "m-10252")
     async with desk_of(system) as browser:
-        assert "Look for its message in the queues" in await browser.look("/orders/10252")
-        page = await browser.look("/orders/10252?where=1")
+        assert "Look for its message in the queues" in await browser.look("order?id=10252")
+        page = await browser.look("order?id=10252&where=1")
         for order_id in ("10248", "10251"):  # in Error, and finished
-            assert "Look for its message" not in await browser.look(f"/orders/{order_id}")
+            assert "Look for its message" not in await browser.look(f"order?id={order_id}")
     assert "Its message: in scheduler since" in page
 
 
 async def test_while_the_store_is_away_the_last_picture_stays_and_each_page_reports_it() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        await browser.look("/")
+        await browser.look("")
         system.store.partitions_away = system.store.partitions
         system.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
         async with asyncio.timeout(60):
             while not browser.desk.watch.picture.problem:
                 await browser.desk.watch.changed(browser.desk.watch.picture.version)
-        page = words(await browser.get("/"))
+        page = words(await browser.get(""))
         assert "3 orders need you." in page
         assert "The state store does not answer. What you see is from" in page
-        await browser.get("/orders/10248", 503)
+        await browser.get("order?id=10248", 503)
         system.store.plan = lambda _operation, _key: None
         async with asyncio.timeout(60):
             while browser.desk.watch.picture.problem:
                 await browser.desk.watch.changed(browser.desk.watch.picture.version)
-        assert "does not answer" not in await browser.get("/")
+        assert "does not answer" not in await browser.get("")
 
 
 async def test_a_store_that_does_not_answer_is_named_before_it_gives_up(
@@ -529,18 +538,18 @@ async def test_a_store_that_does_not_answer_is_named_before_it_gives_up(
     monkeypatch.setattr(system.store, "load", silent)
     async with desk_of(system) as browser:
         await asyncio.sleep(1.1)
-        page = words(await browser.get("/"))
+        page = words(await browser.get(""))
         assert "Reading the orders…" in page
         assert re.search(r"Waiting for the state store \(table orders\): .* for \d s\.", page)
         assert "The state store has not answered for 0.3 s" in words(
-            await browser.get("/orders/10248", 503)
+            await browser.get("order?id=10248", 503)
         )
 
 
 async def test_a_page_gets_an_event_only_when_its_order_changes() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        where = f"{browser.origin}/live?order=10248"
+        where = browser.url("live?order=10248")
         async with browser.http.get(where) as stream, asyncio.timeout(60):
             await system.hand(
                 actors_kit.command("acknowledge", system.order("10249").seq, "w-1", "10249")
@@ -561,7 +570,7 @@ async def test_text_from_outside_is_never_markup() -> None:
     async with desk_of(system) as browser:
         await browser.desk.watch.look()
         await browser.desk.inboxes.look()
-        for path in ("/", "/orders", "/orders/10252", "/inbox/alerts", "/orders?text=<script>"):
+        for path in ("", "orders", "order?id=10252", "inbox?name=alerts", "orders?text=<script>"):
             page = await browser.get(path)
             assert "<script>" not in page
             assert "<b>x" not in page
@@ -572,31 +581,96 @@ async def test_a_list_is_filtered_sorted_and_paged() -> None:
     for number in range(60):
         await submit(system, f"B-{number:02d}", "care")
     async with desk_of(system) as browser:
-        assert "3 orders" in await browser.look("/orders")
-        assert "61 orders" in await browser.look("/orders?state=processed")
-        assert "Page 2 of 2" in await browser.look("/orders?state=all&page=2")
-        assert "1 order " in await browser.look("/orders?state=all&text=b-07")
-        first = await browser.get("/orders?state=all&sort=-order")
-        assert re.findall(r"data-row href=\"/orders/([^\"]+)\"", first)[:2] == ["B-59", "B-58"]
-        assert "No order matches." in await browser.look("/orders?state=processed&workflow=x")
-        assert "60 orders" in await browser.look("/orders?state=all&text=b-&workflow=care")
-        path = "/orders?state=error&fingerprint=reserve/sold-out"
+        assert "3 orders" in await browser.look("orders")
+        assert "61 orders" in await browser.look("orders?state=processed")
+        assert "Page 2 of 2" in await browser.look("orders?state=all&page=2")
+        assert "1 order " in await browser.look("orders?state=all&text=b-07")
+        first = await browser.get("orders?state=all&sort=-order")
+        assert re.findall(r"data-row href=\"order\?id=([^\"]+)\"", first)[:2] == ["B-59", "B-58"]
+        assert "No order matches." in await browser.look("orders?state=processed&workflow=x")
+        assert "60 orders" in await browser.look("orders?state=all&text=b-&workflow=care")
+        path = "orders?state=error&fingerprint=reserve/sold-out"
         assert "1 order " in await browser.look(path)
-        await browser.look("/orders?page=999999&sort=x&state=y")
+        await browser.look("orders?page=999999&sort=x&state=y")
 
 
-@pytest.mark.parametrize("order_id", ["a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d"])
-async def test_an_order_is_found_by_any_id_that_is_allowed(order_id: str) -> None:
+async def store_failed(system: Kit, order_id: str, fault: Fault, payload: str = "{}") -> None:
+    """Store an order in Error that an earlier version took with an id of any characters."""
+    change = cases.submitted(order_id, CARE.rules)
+    details = replace(
+        change.after.details, workflow=CARE.name, version=CARE.version, payload=payload
+    )
+    change = replace(change, after=replace(change.after, details=details))
+    order = await system.store.commit(change)
+    order = await system.store.commit(cases.claimed(order, CARE.rules))
+    change = cases.refused(order, 0, CARE.rules)
+    steps = (replace(change.after.steps[0], error=fault), *change.after.steps[1:])
+    await system.store.commit(replace(change, after=replace(change.after, steps=steps)))
+
+
+@pytest.mark.parametrize("order_id", IDS)
+async def test_every_page_link_and_form_of_an_order_works_with_any_id(order_id: str) -> None:
     system = await night()
-    await submit(system, order_id)
+    await store_failed(system, order_id, Fault("odd", "no"), '{"amount":12.5}')
     async with desk_of(system) as browser:
-        page = await browser.get("/orders?state=all&text=" + quote(order_id))
         await browser.desk.watch.look()
-        page = await browser.get("/orders?state=finished&sort=-since")
-        where = unescape(re.findall(r'data-row href="([^"]+)"', page)[0])
-        async with browser.http.get(URL(browser.origin + where, encoded=True)) as answer:
-            assert answer.status == 200
-            assert "It is complete" in await answer.text()
+        listed = await browser.get(f"orders?{urlencode({'state': 'all', 'text': order_id})}")
+        (link,) = re.findall(r'data-row href="([^"]+)"', listed)
+        page = await browser.get(unescape(link))
+        assert f"Resubmit {visible(order_id)}</button>" in unescape(page)
+        assert "12.5" in await browser.get(unescape(link) + "&content=1")
+        (action,) = set(re.findall(r'method="post" action="([^"]+)"', page))
+        seq = str(system.order(order_id).seq)
+        status, where = await browser.post(unescape(action), verb="resubmit", seq=seq)
+        assert status == 303
+        await browser.desk.sender.settled()
+        assert "Done: resubmit is row" in await browser.look(where)
+        (live,) = re.findall(r'data-live-query="([^"]+)"', page)
+        assert parse_qs(unescape(live))["order"] == [order_id]
+    assert system.state(order_id) == "Processing"
+
+
+@pytest.mark.parametrize("alert_id", IDS)
+async def test_a_command_to_paste_has_the_id_as_one_argument(alert_id: str) -> None:
+    system = kit(CARE)
+    alert = AlertMessage(kind="step-failed", at="2026-03-01T12:00:00Z", text="x", id=alert_id)
+    async with desk_of(system) as browser:
+        browser.line.put(QUEUES.alerts, encode(alert), alert_id)
+        await browser.desk.inboxes.look()
+        page = await browser.get("inbox?name=alerts")
+    commands = re.findall(r"<code>(sas messages remove .*?)</code>", page)
+    if not is_visible(alert_id):
+        assert commands == []
+        return
+    (command,) = commands
+    options = ["--"] * alert_id.startswith("-")
+    assert shlex.split(unescape(command)) == ["sas", "messages", "remove", *options, alert_id]
+
+
+def test_no_page_composes_a_command_to_paste() -> None:
+    for template in (Path(server.__file__).parent / "templates").iterdir():
+        assert not re.search(r"\bsas [a-z -]*\{\{", template.read_text(encoding="utf-8")), template
+
+
+async def test_texts_of_others_show_what_is_invisible_in_them() -> None:
+    system = await night()
+    evil = "\u202epaid\u2066\u200b\x9b31m"
+    await store_failed(system, "10252", Fault("x", evil), json.dumps({"note": evil}))
+    async with desk_of(system) as browser:
+        await browser.desk.watch.look()
+        await browser.desk.inboxes.look()
+        for link in ("", "orders", "order?id=10252&content=1&edit=1"):
+            page = await browser.get(link)
+            assert is_visible(page.replace("\n", " "))
+            assert r"\u202epaid" in page
+        assert f"<q>{visible(evil)}</q>" in page
+        field = re.search(r'(?s)<textarea name="input"[^>]*>(.*?)</textarea>', page)
+        assert field is not None
+        assert json.loads(unescape(field[1])) == {"note": evil}
+        seq = str(system.order("10252").seq)
+        form = {"step": "reserve", "seq": seq, "input": unescape(field[1])}
+        await browser.post("order?id=10252", verb="resubmit", **form)
+    assert json.loads(browser.line.sent[0].body).get("input") is None  # nobody changed it
 
 
 async def test_a_page_that_fails_is_one_sentence() -> None:
@@ -607,28 +681,28 @@ async def test_a_page_that_fails_is_one_sentence() -> None:
 
     async with desk_of(system) as browser:
         system.store.load = broken  # type: ignore[assignment]
-        page = words(await browser.get("/orders/10248", 500))
+        page = words(await browser.get("order?id=10248", 500))
     assert "This page cannot be shown: ValueError('the row of step 1 is missing')" in page
 
 
 async def test_an_order_that_does_not_exist_is_one_sentence() -> None:
     async with desk_of(await night()) as browser:
-        assert "There is no order 'nosuch' here" in words(await browser.get("/orders/nosuch", 404))
-        assert "Not possible" in await browser.get("/inbox/nosuch", 404)
-        assert "Not possible" in await browser.get("/sent/nosuch", 404)
-        await browser.get("/nosuch", 404)
+        assert "There is no order 'nosuch' here" in words(await browser.get("order?id=nosuch", 404))
+        assert "Not possible" in await browser.get("inbox?name=nosuch", 404)
+        assert "Not possible" in await browser.get("sent?key=nosuch", 404)
+        await browser.get("nosuch", 404)
 
 
 async def test_an_order_taken_up_again_leaves_the_finished_ones() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        assert "1 order;" in await browser.look("/orders?state=finished")
+        assert "1 order;" in await browser.look("orders?state=finished")
         system.agents["stock"].then(RefusedError("x", "cannot be undone"))
         await system.hand(actors_kit.command("undo", system.order("10251").seq, "w-1", "10251"))
         await system.drain()
         assert system.state("10251") == "Error"
-        assert "No order matches." in await browser.look("/orders?state=finished")
-        assert "4 orders need you." in await browser.look("/")
+        assert "No order matches." in await browser.look("orders?state=finished")
+        assert "4 orders need you." in await browser.look("")
 
 
 async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reason() -> None:
@@ -636,11 +710,11 @@ async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reaso
     await system.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
     async with desk_of(system) as browser:
         for state in ("rejected", "finished", "all"):
-            listed = await browser.look(f"/orders?state={state}")
+            listed = await browser.look(f"orders?state={state}")
             assert "bad-1 Rejected" in listed
             assert "unknown-workflow: " in listed
-        assert "bad-1" not in await browser.look("/orders?state=error")
-        page = await browser.look("/orders/bad-1")
+        assert "bad-1" not in await browser.look("orders?state=error")
+        page = await browser.look("order?id=bad-1")
         assert "It was rejected and never began" in page
         assert "Send it again…" in page
-        assert "bad-1" in await browser.look("/inbox/rejected")
+        assert "bad-1" in await browser.look("inbox?name=rejected")

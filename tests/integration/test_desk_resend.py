@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from urllib.parse import urlencode
 
 import pytest
 
 from sas.operate.messages import path_of
 from sas.ports import Message, UndeliverableError
-from tests.integration.desk_kit import Browser, desk_of
+from tests.integration.desk_kit import IDS, Browser, desk_of
 from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order, submit
 
 REJECTED, ORDERS = QUEUES.rejected, QUEUES.orders
@@ -17,48 +18,63 @@ PLACE = f"{ORDERS}/dlq"
 WHY = {"DeadLetterReason": "TTLExpired"}
 
 
-async def poison(system: Kit, browser: Browser) -> str:
+async def poison(system: Kit, browser: Browser, message_id: str | None = None) -> str:
     """Let an order be rejected; return the id of the message that is kept."""
     await system.submit(order("BAD-1", workflow="nosuch"), "m-1")
     await system.later(120)
     rejected = system.bus.take(REJECTED)
     assert rejected is not None
-    browser.line.put(REJECTED, rejected.body, rejected.message_id)
+    message_id = rejected.message_id if message_id is None else message_id
+    browser.line.put(REJECTED, rejected.body, message_id)
     await browser.desk.inboxes.look()
-    return rejected.message_id
+    return message_id
 
 
-def form(queue: str, message_id: str, target: str = ORDERS) -> dict[str, str]:
-    return {"queue": queue, "id": message_id, "target": target}
+def link_to(name: str, queue: str, message_id: str) -> str:
+    return "resend?" + urlencode({"name": name, "queue": queue, "id": message_id})
 
 
 async def test_a_rejected_message_is_sent_again_once_after_the_page_said_so() -> None:
     system = kit(CARE)
     async with desk_of(system) as browser:
         message_id = await poison(system, browser)
-        inbox = await browser.get("/inbox/rejected")
-        (address,) = re.findall(r'href="(/inbox/rejected/resend[^"]+)"', inbox)
+        inbox = await browser.get("inbox?name=rejected")
+        (address,) = re.findall(r'href="(resend[^"]+)"', inbox)
+        assert unescape(address) == link_to("rejected", REJECTED, message_id)
         page = await browser.look(unescape(address))
         assert "unknown-workflow" in page
         assert f"It would be sent to {ORDERS} again under a new id, then removed" in page
         assert (browser.line.sent, len(browser.line.lying[REJECTED])) == ([], 1)
         browser.line.runs = False
-        status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
+        status, page = await browser.post(unescape(address), target=ORDERS)
         assert (status, browser.line.lying[REJECTED]) == (200, [])
         assert f"Sent to {ORDERS}, and removed from {REJECTED}." in page
         (message,) = browser.line.sent
         assert message.queue == ORDERS
-        status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
+        status, page = await browser.post(unescape(address), target=ORDERS)
         assert (status, "is not in that queue" in page) == (404, True)
         assert len(browser.line.sent) == 1
+
+
+@pytest.mark.parametrize("message_id", IDS)
+async def test_a_message_of_any_id_is_sent_again_by_its_link_and_form(message_id: str) -> None:
+    system = kit(CARE)
+    async with desk_of(system) as browser:
+        await poison(system, browser, message_id)
+        inbox = await browser.get("inbox?name=rejected")
+        (link,) = re.findall(r'href="(resend[^"]+)"', inbox)
+        page = await browser.get(unescape(link))
+        (action,) = re.findall(r'method="post" action="([^"]+)"', page)
+        status, _ = await browser.post(unescape(action), target=ORDERS)
+        assert (status, browser.line.lying[REJECTED]) == (200, [])
 
 
 async def test_a_form_that_names_another_target_sends_nothing() -> None:
     system = kit(CARE)
     async with desk_of(system) as browser:
         message_id = await poison(system, browser)
-        fields = form(REJECTED, message_id, "scheduler")
-        status, page = await browser.post("/inbox/rejected/resend", **fields)
+        link = link_to("rejected", REJECTED, message_id)
+        status, page = await browser.post(link, target="scheduler")
         assert (status, browser.line.sent) == (404, [])
         assert f"Nothing was sent: it would go to {ORDERS} now" in page
 
@@ -72,7 +88,8 @@ async def test_without_the_right_to_send_the_message_stays(monkeypatch: pytest.M
     async with desk_of(system) as browser:
         message_id = await poison(system, browser)
         monkeypatch.setattr(browser.line, "send", refused)
-        status, page = await browser.post("/inbox/rejected/resend", **form(REJECTED, message_id))
+        link = link_to("rejected", REJECTED, message_id)
+        status, page = await browser.post(link, target=ORDERS)
         assert (status, len(browser.line.lying[REJECTED])) == (404, 1)
         assert "Nothing was sent: queue orders: you need the role." in page
 
@@ -83,8 +100,9 @@ async def test_a_form_of_another_site_sends_nothing() -> None:
         message_id = await poison(system, browser)
         for headers, token in (({"Origin": "http://evil.example"}, {}), ({}, {"token": "x"})):
             form_headers = {"Origin": browser.origin} | headers
-            fields = form(REJECTED, message_id) | token
-            status, _ = await browser.post_with(form_headers, "/inbox/rejected/resend", **fields)
+            fields = {"target": ORDERS} | token
+            link = link_to("rejected", REJECTED, message_id)
+            status, _ = await browser.post_with(form_headers, link, **fields)
             assert (status, browser.line.sent) == (403, [])
 
 
@@ -96,10 +114,11 @@ async def test_a_dead_letter_is_sent_again_only_if_that_is_safe() -> None:
         for name in ("DONE", "NEW"):
             browser.line.put(path_of(PLACE), order(name, workflow="care"), f"again-{name}", **WHY)
         await browser.desk.inboxes.look()
-        fields = form(PLACE, "again-DONE")
-        status, page = await browser.post("/inbox/dead-letters/resend", **fields)
+        link = link_to("dead-letters", PLACE, "again-DONE")
+        status, page = await browser.post(link, target=ORDERS)
         assert (status, "already done" in page, browser.line.sent) == (404, True, [])
-        status, page = await browser.post("/inbox/dead-letters/resend", **form(PLACE, "again-NEW"))
+        link = link_to("dead-letters", PLACE, "again-NEW")
+        status, page = await browser.post(link, target=ORDERS)
         assert (status, [message.queue for message in browser.line.sent]) == (200, [ORDERS])
         assert [letter.message_id for letter in browser.line.lying[path_of(PLACE)]] == [
             "again-DONE"
@@ -115,5 +134,5 @@ async def test_only_messages_of_the_two_inboxes_are_sent_again(name: str, queue:
     async with desk_of(system) as browser:
         browser.line.put(queue, b"{}", "m-1")
         await browser.desk.inboxes.look()
-        status, _ = await browser.post(f"/inbox/{name}/resend", **form(queue, "m-1"))
+        status, _ = await browser.post(link_to(name, queue, "m-1"), target=ORDERS)
         assert (status, browser.line.sent) == (404, [])

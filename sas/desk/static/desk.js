@@ -100,7 +100,7 @@ document.addEventListener("keydown", (event) => {
 
 clocks();
 if ("liveQuery" in document.body.dataset) {
-  const stream = new EventSource("/live?" + document.body.dataset.liveQuery);
+  const stream = new EventSource("live?" + document.body.dataset.liveQuery);
   stream.onmessage = refresh;
   stream.onopen = refresh;
   window.addEventListener("pagehide", () => stream.close());
