@@ -236,7 +236,7 @@ def _kept(world: World) -> set[str]:
             continue
         source = rejected.source_queue
         own_alert = rejected.id.removesuffix("1") + "alert"
-        scope = f"queue {source}, {rejected.reason}"
+        scope = f"queue {source}, reason {rejected.reason}"
         needs_no_alert = source in {QUEUES.alerts, QUEUES.rejected}
         is_incident = any(scope in str(row) for row in world.table.entities.values())
         if needs_no_alert or own_alert.encode() in alerts or is_incident:

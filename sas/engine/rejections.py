@@ -58,6 +58,8 @@ SCOPE_LENGTH_MAX = 128
 """Longest scope of an incident, as the contract of alerts says."""
 REFUSING_MAX = 100
 """Most refusing queues that an instance remembers: applications choose their names."""
+_REFUSED = ", reason "
+"""Stands in the scope of an incident between the queue of refused messages and their reason."""
 _STATE_MISSED = (
     "The orders go on; the notifications are not kept. An application that sends an order again, "
     "unchanged and with a new submission_id, gets its present state."
@@ -139,17 +141,17 @@ class Rejections:
         queue, now = rejection.source_queue, self._clock.now()
         last = f"The last one: {quoted(rejection.description)}."
         if is_kept:
-            scope = f"queue {queue}, {rejection.reason}"
+            scope = f"queue {queue}{_REFUSED}{rejection.reason}"
             text = (
                 f"Messages of queue {queue} are put on {self._to.queues.rejected} "
-                f"({rejection.reason}): read them there, and inform their sender or repair the "
+                f"({rejection.reason}). Read them there, and inform their sender or repair the "
                 f"cause. {last}"
             )
         else:
             scope = f"queue {self._to.queues.rejected}"
             text = (
                 f"Queue {self._to.queues.rejected} is full or disabled: refused messages are not "
-                "kept. The applications of refused orders were notified. Read the queue and "
+                "kept, but the applications of refused orders are notified. Read the queue and "
                 f"remove what you do not need, or enable it. {last}"
             )
         incident = Incident(
@@ -315,6 +317,11 @@ class Rejections:
             at=self._clock.now(),
             to=self._to,
         )
+
+
+def is_of_refused(kind: AlertKind, scope: str) -> bool:
+    """Return whether an incident is about messages that lie on the rejected queue."""
+    return kind is AlertKind.REJECTED and _REFUSED in scope
 
 
 def _scope(queue: str) -> str:

@@ -362,7 +362,7 @@ class Invariants:
         self._put_aside_bodies.add(rejection.body)
         if rejection.source_queue not in self._not_needed:
             own_id = rejection.id.rpartition("/")[0]
-            scope = f"queue {rejection.source_queue}, {rejection.reason}"
+            scope = f"queue {rejection.source_queue}, reason {rejection.reason}"
             self._put_aside_ids[rejection.body][own_id] = (AlertKind.REJECTED.value, scope)
         base = _BASES.get(rejection.source_queue)
         if base is not None and rejection.reason == Reason.DEAD_LETTERED:

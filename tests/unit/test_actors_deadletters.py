@@ -78,7 +78,7 @@ async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejec
     assert event.data.error is not None
     assert event.data.error.code == "dead-lettered"
     (alert,) = system.alerts()
-    assert (alert.kind, alert.scope) == ("rejected", "queue orders, dead-lettered")
+    assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
     assert "such as “O-1”" in alert.text
     assert system.ids(QUEUES.scheduler) == []
 
@@ -123,11 +123,11 @@ async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its
     incident, *_, alert = system.alerts()
     line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
     assert alert.text.startswith(
-        "Messages of queue orders are put on orders-rejected (dead-lettered): read them there, and "
+        "Messages of queue orders are put on orders-rejected (dead-lettered). Read them there, and "
         "inform their sender or repair the cause. The last one: “its function did not handle it, "
         f"and failed in the end with RuntimeError: out of luck ({line})”. It began at "
     )
-    assert (alert.kind, alert.scope) == ("rejected", "queue orders, dead-lettered")
+    assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
     assert (incident.kind, incident.scope) == ("agent-failing", f"RuntimeError at {line}")
     assert system.state() == "Rejected"
 
@@ -344,7 +344,7 @@ async def test_garbage_is_put_aside_with_an_alert_and_64_kb_of_it_are_kept(garba
     assert rejection.size == (len(garbage) if len(garbage) > 64 * 1024 else None)
     assert rejection.source_queue == "somewhere"
     assert [(alert.kind, alert.scope) for alert in system.alerts()] == [
-        ("rejected", "queue somewhere, dead-lettered")
+        ("rejected", "queue somewhere, reason dead-lettered")
     ]
     assert system.store.orders == {}
 
@@ -555,7 +555,7 @@ async def test_a_body_that_names_its_own_source_is_not_believed(name: str, sourc
     await dead(system, letter(body, source))
     assert system.words() == ["submitted", "claimed"]
     assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
-    assert [alert.scope for alert in system.alerts()] == ["queue unknown, dead-lettered"]
+    assert [alert.scope for alert in system.alerts()] == ["queue unknown, reason dead-lettered"]
 
 
 @pytest.mark.parametrize("name", ["DeadLetterSource", "dead\\u004cetterSource"])
@@ -571,7 +571,7 @@ async def test_a_body_that_only_the_host_can_parse_is_not_believed_either(
     body = f'{start}{members},"{name}":"{QUEUES.rejected}"}}'.encode()
     await dead(system, letter(body, QUEUES.rejected))
     assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
-    assert [alert.scope for alert in system.alerts()] == ["queue unknown, dead-lettered"]
+    assert [alert.scope for alert in system.alerts()] == ["queue unknown, reason dead-lettered"]
 
 
 async def test_an_applications_message_that_looks_internal_fences_nothing() -> None:

@@ -33,7 +33,7 @@ async def test_many_refused_orders_of_an_application_are_one_alert_that_counts_t
     system = bound_system()
     await refuse(system, MANY)
     (alert,) = system.alerts()
-    assert (alert.kind, alert.scope) == ("rejected", "queue orders-web, unknown-workflow")
+    assert (alert.kind, alert.scope) == ("rejected", "queue orders-web, reason unknown-workflow")
     assert alert.command == "sas messages list rejected"
     await system.later(16 * 60)
     await refuse(system, 1)
@@ -61,7 +61,7 @@ async def test_many_messages_that_an_application_lets_expire_are_one_alert() -> 
     for number in range(MANY):
         await come(system, b"junk %d" % number, WEB_ORDERS, dead=True)
     (alert,) = system.alerts()
-    assert alert.scope == "queue orders-web, dead-lettered"
+    assert alert.scope == "queue orders-web, reason dead-lettered"
     assert set(system.notices(WEB)) == {"rejected"}
 
 
