@@ -1,6 +1,6 @@
 """The entry points of messages: every queue, and the callback endpoint.
 
-What holds after each input: there was no undocumented exception. A malformed message is kept whole
+What holds after each input: there was no undocumented exception. A malformed message is kept
 on the rejected queue, with an alert. No row changed of an order that the input does not name.
 Another order completes.
 """

@@ -58,7 +58,7 @@ SCOPE_LENGTH_MAX = 128
 """Longest scope of an incident, as the contract of alerts says."""
 REFUSING_MAX = 100
 """Most refusing queues that an instance remembers: applications choose their names."""
-_REFUSED = ", reason "
+_REASON = ", reason "
 """Stands in the scope of an incident between the queue of refused messages and their reason."""
 _STATE_MISSED = (
     "The orders go on; the notifications are not kept. An application that sends an order again, "
@@ -123,6 +123,8 @@ class Rejections:
             if not is_expendable:
                 error.delay_max_s = FULL_DELAY_MAX_S
                 raise
+            metrics.rejected(rejection.reason)
+            log.warning("a refused message is not kept: %s", error)
             is_kept = False
         # 3. Inform the operator.
         if self._is_internal(rejection.source_queue):
@@ -141,7 +143,7 @@ class Rejections:
         queue, now = rejection.source_queue, self._clock.now()
         last = f"The last one: {quoted(rejection.description)}."
         if is_kept:
-            scope = f"queue {queue}{_REFUSED}{rejection.reason}"
+            scope = f"queue {queue}{_REASON}{rejection.reason}"
             text = (
                 f"Messages of queue {queue} are put on {self._to.queues.rejected} "
                 f"({rejection.reason}). Read them there, and inform their sender or repair the "
@@ -186,15 +188,15 @@ class Rejections:
     async def keep(self, rejection: Rejection) -> None:
         """Keep a message on the rejected queue, without an alert: whole, or as much as fits."""
         base = _base_id(rejection)
-        metrics.rejected(rejection.reason)
-        # The description may quote the sender's text, so it is kept with the message only.
-        log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
         is_internal = self._is_internal(rejection.source_queue)
         bytes_max = external.WHOLE_BYTES_MAX if is_internal else external.KEPT_BYTES_MAX
         message = external.rejected_message(
             rejection, at=self._clock.now(), own_id=_kept_id(rejection), bytes_max=bytes_max
         )
         await self._send(self._kept(message, message.id, external.encode(message)))
+        metrics.rejected(rejection.reason)
+        # The description may quote the sender's text, so it is kept with the message only.
+        log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
 
     async def keep_on(self, rejection: Rejection) -> None:
         """Put a message that expired on the rejected queue back there, unchanged.
@@ -321,7 +323,7 @@ class Rejections:
 
 def is_of_refused(kind: AlertKind, scope: str) -> bool:
     """Return whether an incident is about messages that lie on the rejected queue."""
-    return kind is AlertKind.REJECTED and _REFUSED in scope
+    return kind is AlertKind.REJECTED and _REASON in scope
 
 
 def _scope(queue: str) -> str:
