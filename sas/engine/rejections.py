@@ -49,7 +49,7 @@ log = logger(__name__)
 REFUSED_AGAIN = timedelta(hours=1)
 """The incident of a queue's refused messages is over if none was refused for this time."""
 FULL_DELAY_MAX_S = 600.0
-"""Longest pause in seconds of a message that waits for room on ``orders-rejected``."""
+"""Longest pause in seconds of a message that waits for room where it is to be kept."""
 GIVEN_UP_AGAIN = timedelta(days=1)
 """The incident of a response queue is over if no notification was given up for this time. Nobody
 but its application may read the queue, so nothing shows earlier that it is read again.
@@ -121,7 +121,6 @@ class Rejections:
             await self.keep(rejection)  # 2. Keep the message.
         except QueueFullError as error:
             if not is_expendable:
-                error.delay_max_s = FULL_DELAY_MAX_S
                 raise
             metrics.rejected(rejection.reason)
             log.warning("a refused message is not kept: %s", error)
@@ -220,6 +219,9 @@ class Rejections:
         """
         try:
             await self._bus.send([message])
+        except QueueFullError as error:
+            error.delay_max_s = FULL_DELAY_MAX_S
+            raise
         except UndeliverableError as refused:
             raise QueueRefusesError(refused) from refused
 
