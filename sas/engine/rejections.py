@@ -132,9 +132,12 @@ class Rejections:
             await self._report(rejection, is_kept=is_kept)
 
     def _is_internal(self, queue: str) -> bool:
-        """Return whether only this system, its operators and callbacks send to a queue."""
+        """Return whether no application sends to a queue.
+
+        What lies on ``dead-letters`` may be an application's.
+        """
         queues, ordinary = self._to.queues, queue.removesuffix(URGENT_SUFFIX)
-        internal = {queues.scheduler, queues.alerts, queues.rejected, queues.dead_letters}
+        internal = {queues.scheduler, queues.alerts, queues.rejected}
         return ordinary in internal or ordinary.startswith(queues.agent_prefix)
 
     async def _report(self, rejection: Rejection, *, is_kept: bool) -> None:

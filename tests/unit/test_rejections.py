@@ -65,6 +65,16 @@ async def test_many_messages_that_an_application_lets_expire_are_one_alert() -> 
     assert set(system.notices(WEB)) == {"rejected"}
 
 
+async def test_many_dead_letters_that_are_given_up_again_are_one_alert() -> None:
+    """Nothing says any more whether an application sent them."""
+    system = kit()
+    for number in range(MANY):
+        dead_letter = letter(b"junk", QUEUES.dead_letters, f"m-{number}")
+        await system.run(system.dead_letters.handle(dead_letter))
+    (alert,) = system.alerts()
+    assert alert.scope == "queue dead-letters, reason dead-lettered"
+
+
 @pytest.mark.parametrize("dead", [False, True])
 async def test_a_full_rejected_queue_keeps_no_application_from_its_notification(
     *, dead: bool
