@@ -31,6 +31,7 @@ param monthlyBudget object
 
 var list = loadJsonContent('../queues.json')
 var webhooks = empty(webhookAddresses) ? [] : split(replace(webhookAddresses, ' ', ''), ',')
+var queueBytesMax = list.kinds.kept.properties.maxSizeInMegabytes * 1024 * 1024 / 100 * 80
 var tables = '${stateAccountId}/tableServices/default'
 
 // A rule is stateful: it sends one mail when its condition begins and one when it ends. So a rule on what waits is
@@ -89,6 +90,15 @@ var metricRules = [
     metric: { name: 'ActiveMessages', aggregation: 'Maximum', operator: 'GreaterThan', threshold: queueDepthMax }
     dimensions: [{ name: 'EntityName', operator: 'Include', values: responseQueues }]
     times: { every: 'PT1M', window: 'PT5M' }
+  }
+  {
+    name: 'queue-size'
+    description: 'A queue is filled to 80 %, and takes no more when it is full: let its reader run, or remove what lies in it (docs/operating.md).'
+    severity: 2
+    scope: namespaceId
+    metric: { name: 'Size', aggregation: 'Maximum', operator: 'GreaterThan', threshold: queueBytesMax }
+    dimensions: [{ name: 'EntityName', operator: 'Include', values: ['*'] }]
+    times: { every: 'PT5M', window: 'PT15M' }
   }
   {
     name: 'service-bus-throttled'

@@ -1,15 +1,15 @@
 """The entry points of messages: every queue, and the callback endpoint.
 
-What holds after each input: there was no undocumented exception. A malformed message is kept whole
+What holds after each input: there was no undocumented exception. A malformed message is kept
 on the rejected queue, with an alert. No row changed of an order that the input does not name.
 Another order completes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -207,7 +207,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
     """Return what became of a message."""
-    if body in _kept(world):
+    if _hash(body) in _kept(world):
         return "kept"
     names = (queue, QUEUES.dead_letters)
     waiting = (queued.message.body for name in names for queued in world.bus.queues[name].waiting)
@@ -220,26 +220,32 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
     return "answered" if is_sent or is_told else "late"
 
 
-def _kept(world: World) -> list[bytes]:
-    """Return the bodies that are whole on the rejected queue and have the alert that they need.
+def _kept(world: World) -> set[str]:
+    """Return the hashes of the bodies on the rejected queue that have the alert that they need.
 
-    A message from one of the operator's own queues needs no alert: see ``DeadLetters``.
+    A message from one of the operator's own queues needs no alert: see ``DeadLetters``. The
+    incident of another one may have had its alert before.
     """
     messages = world.bus.messages(QUEUES.rejected)
-    by_base: defaultdict[str, list[RejectedMessage]] = defaultdict(list)
-    bodies = [message.body for message in messages]
+    hashes = {_hash(message.body) for message in messages}
     alerts = b"".join(alert.body for alert in world.bus.messages(QUEUES.alerts))
     for message in messages:
         try:
-            part = convert(message.body, RejectedMessage)
+            rejected = convert(message.body, RejectedMessage)
         except MalformedError:
             continue
-        by_base[part.id.rpartition("/")[0]].append(part)
-    for base, parts in by_base.items():
-        needs_no_alert = parts[0].source_queue in {QUEUES.alerts, QUEUES.rejected}
-        if len(parts) == parts[0].parts and (needs_no_alert or base.encode() in alerts):
-            bodies.append(rejected_body(parts))
-    return bodies
+        source = rejected.source_queue
+        own_alert = rejected.id.removesuffix("1") + "alert"
+        scope = f"queue {source}, reason {rejected.reason}"
+        needs_no_alert = source in {QUEUES.alerts, QUEUES.rejected}
+        is_incident = any(scope in str(row) for row in world.table.entities.values())
+        if needs_no_alert or own_alert.encode() in alerts or is_incident:
+            hashes.add(rejected.sha256 or _hash(rejected_body([rejected])))
+    return hashes
+
+
+def _hash(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def _for_scheduler(body: bytes) -> None:

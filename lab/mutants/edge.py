@@ -242,8 +242,7 @@ EDGE = (
     Mutant(
         name="a bus that is away counts as sent",
         path=_SERVICE_BUS,
-        old="            raise BusUnavailableError(explain(queue, error)) from error\n"
-        "        finally:",
+        old="            raise kind(explain(queue, error)) from error\n        finally:",
         new="            return\n        finally:",
         tests=(f"{_BUS}contract.py", f"{_BUS}errors.py"),
     ),

@@ -299,7 +299,8 @@ MUTANTS = (
     Mutant(
         name="believe a dead letter of unknown source",
         path=_DEAD,
-        old="        else:\n            await self._put_aside(delivery, None)\n\n"
+        old="        else:\n"
+        "            await self._put_aside(delivery, None, is_expendable=is_forged)\n\n"
         "    async def _internal",
         new="        else:\n            await self._internal(delivery)\n\n    async def _internal",
     ),

@@ -16,8 +16,8 @@ that expired. A dead letter goes like this:
    finds the cause recorded, and commits nothing. If the message is an application's order that is
    not stored yet, a Rejected order is written under its id instead. If the slow handler was faster,
    its messages were sent as in 2.
-4. **Put aside.** Only after that, the whole message goes to ``orders-rejected``, and the operator
-   is alerted. The application of a rejected order is notified.
+4. **Put aside.** Only after that, the message goes to ``orders-rejected``, and the operator is
+   informed. The application of an order message is notified, unless its order goes on.
 
 Some letters need less. A request for which its step no longer waits is dropped. Otherwise the
 supervisor recovers the step at CompleteBy. A message of ``orders-rejected`` that expired unread
@@ -88,7 +88,8 @@ class DeadLetters:
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections
         # 1. Believe the source.
-        named = "" if _names_its_source(delivery.body) else delivery.source_queue or ""
+        is_forged = _names_its_source(delivery.body)
+        named = "" if is_forged else delivery.source_queue or ""
         source = self._queue_names.get(named.lower(), named)
         delivery = replace(delivery, source_queue=source or None)
         if queues.takes_orders(source):
@@ -107,7 +108,7 @@ class DeadLetters:
             why = _why_unread(source, delivery.properties)
             await rejections.give_up_notification(source, str(order_id)[:128], why)
         else:
-            await self._put_aside(delivery, None)
+            await self._put_aside(delivery, None, is_expendable=is_forged)
 
     async def _internal(self, delivery: Delivery) -> None:
         try:
@@ -155,7 +156,7 @@ class DeadLetters:
             workflow, version = submission.workflow, submission.version or 0
             details = details_of(submission, self._context, workflow=workflow, version=version)
         except (MalformedError, TooLargeError):
-            await self._put_aside(delivery, salvage(delivery.body).order_id)
+            await self._reject(delivery, source)
             return
         details = replace(details, traceparent=None)
         tracing.about(order_id=submission.order_id)
@@ -177,10 +178,14 @@ class DeadLetters:
         same = order and order.details.content_hash == details.content_hash
         if order and not order.rejected and same:
             # A repeat of an order that goes on: to its application, "rejected" would mean its end.
-            await self._put_aside(delivery, submission.order_id)
+            await self._put_aside(delivery, submission.order_id, is_expendable=True)
             return
-        rejected = self._rejection(delivery, submission.order_id)
+        await self._reject(delivery, source)
+
+    async def _reject(self, delivery: Delivery, source: str) -> None:
+        """Notify the application of an order message, and put it aside."""
         sender = sender_of(delivery, source, self._context)
+        rejected = self._rejection(delivery, sender.order_id)
         await self._context.rejections.order(rejected, sender)
 
     async def _finish(self, order_id: str, cause: str, delivery: Delivery) -> None:
@@ -208,9 +213,13 @@ class DeadLetters:
     def _trigger(self, cause: str) -> Trigger:
         return Trigger(by=f"dead letters {self._context.instance}", cause=cause)
 
-    async def _put_aside(self, delivery: Delivery, order_id: str | None) -> None:
+    async def _put_aside(
+        self, delivery: Delivery, order_id: str | None, *, is_expendable: bool = False
+    ) -> None:
         rejected = self._rejection(delivery, order_id)
-        await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
+        await self._context.rejections.put_aside(
+            rejected, AlertKind.DEAD_LETTERED, is_expendable=is_expendable
+        )
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
         return Rejection(

@@ -20,8 +20,9 @@ The Functions host receives messages and calls the functions. This module only s
    idempotency key, and an application recognises the id.
 6. Errors are sorted by what helps. ``NEVER``: no retry helps, UndeliverableError with the message,
    and TooLargeForQueueError if it is too large.
-   ``LATER``: the broker refuses for now. Every other error may pass. An error closes the link,
-   unless it is one of ``LATER`` or about a message that is too large: then the link works.
+   ``LATER``: the broker refuses for now (``FULL``: until people act). Every other error may pass.
+   An error closes the link, unless it is one of ``LATER`` or about a message that is too large:
+   then the link works.
 7. One call of ``send`` takes ``send_s`` seconds at most. A function that hangs would lose the lock
    of the message that it handles.
 """
@@ -69,6 +70,7 @@ from sas.ports import (
     BusUnavailableError,
     Message,
     Peeked,
+    QueueFullError,
     TooLargeForQueueError,
     UndeliverableError,
 )
@@ -85,6 +87,9 @@ and after a failed authentication a token may be issued.
 
 LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntityDisabledError)
 """The link works, but the broker refuses for now. A new sender would be refused too."""
+
+FULL = (ServiceBusQuotaExceededError, MessagingEntityDisabledError)
+"""People must do something before the queue takes a message."""
 
 NO_MESSAGE = "Service Bus has encountered an error."
 """How the SDK begins the text of an error for which it has no message."""
@@ -193,7 +198,8 @@ class ServiceBus:
         except ServiceBusError as error:
             if _no_such_queue(error):
                 raise UndeliverableError(explain(queue, error), pending[0]) from error
-            raise BusUnavailableError(explain(queue, error)) from error
+            kind = QueueFullError if isinstance(error, FULL) else BusUnavailableError
+            raise kind(explain(queue, error)) from error
         finally:
             acknowledged = messages[: len(messages) - len(pending)]
             size = sum(len(message.body) for message in acknowledged)

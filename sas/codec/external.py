@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,12 @@ from sas.domain.messages import Notice
 CLOUDEVENTS_TYPE = "application/cloudevents+json"
 EVENT_TYPE_PREFIX = "sas.order."
 EVENT_TYPE_SUFFIX = ".v1"
-PART_BYTES_MAX = 120 * 1024
+KEPT_BYTES_MAX = 64 * 1024
+"""So much of the body of an application's message is kept, in bytes."""
+WHOLE_BYTES_MAX = 176 * 1024
+"""So much of a body is kept of a message inside the system, in bytes: all of it, because none is
+longer. In base64 it still fits into one message.
+"""
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -98,10 +104,11 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A complete message that could not be processed, on ``orders-rejected``.
+    """A message that could not be processed, on ``orders-rejected``.
 
-    ``body`` is its text, or base64 as ``encoding`` says. A large message is split into ``parts``
-    messages; ``part`` counts from 1.
+    ``body`` is its text, or base64 as ``encoding`` says. If only its first bytes were kept,
+    ``size`` (in bytes) and ``sha256`` are those of the whole. Versions before split a large message
+    into ``parts`` messages; ``part`` counts from 1.
     """
 
     reason: str
@@ -116,6 +123,8 @@ class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     order_id: str | None = None
     correlation_id: str | None = None
     message_id: str | None = None
+    size: int | None = None
+    sha256: str | None = None
 
 
 def event_type(notice: Notice) -> str:
@@ -164,18 +173,22 @@ def rejected_body(parts: Sequence[RejectedMessage]) -> bytes:
     return base64.b64decode(text) if parts[0].encoding == "base64" else text.encode()
 
 
-def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[RejectedMessage]:
-    """Return the messages that together hold all of a rejected body."""
-    body = rejection.body
+def rejected_message(
+    rejection: Rejection, *, at: datetime, own_id: str, bytes_max: int = KEPT_BYTES_MAX
+) -> RejectedMessage:
+    """Return the message that keeps a rejected body, or its first ``bytes_max`` bytes."""
+    start = rejection.body[:bytes_max]
+    is_cut = len(start) < len(rejection.body)
     try:
-        text, encoding = body.decode("utf-8"), "utf-8"
+        rejection.body.decode()
+        text, encoding = start.decode(errors="ignore"), "utf-8"  # a cut may split a character
     except UnicodeDecodeError:
-        text, encoding = base64.b64encode(body).decode(), "base64"
+        text, encoding = "", "base64"
     # A character that JSON escapes may take six bytes.
-    size = PART_BYTES_MAX // 6 if len(body) > PART_BYTES_MAX // 6 else max(len(text), 1)
-    pieces = [text[start : start + size] for start in range(0, len(text), size)] or [""]
-    common = asdict(rejection) | {"at": key_time(at), "encoding": encoding, "parts": len(pieces)}
-    return [
-        RejectedMessage(**common | {"id": f"{id_base}/{number}", "body": piece, "part": number})
-        for number, piece in enumerate(pieces, 1)
-    ]
+    if encoding == "base64" or len(msgspec.json.encode(text)) > bytes_max * 4 // 3:
+        text, encoding = base64.b64encode(start).decode(), "base64"
+    members = asdict(rejection) | {"at": key_time(at), "body": text, "encoding": encoding}
+    if is_cut:
+        digest = hashlib.sha256(rejection.body).hexdigest()
+        members |= {"size": len(rejection.body), "sha256": digest}
+    return RejectedMessage(id=own_id, **members)

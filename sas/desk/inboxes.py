@@ -64,7 +64,7 @@ _EMPTY = (
     InboxView(
         name=messages.REJECTED,
         title="Rejected messages",
-        about="Messages that could not be used, kept whole.",
+        about="Messages that could not be used.",
     ),
     InboxView(
         name=messages.DEAD_LETTERS,

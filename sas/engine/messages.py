@@ -35,14 +35,13 @@ _STATE_OF = {
 }
 
 _SHOW = "sas show {order}"
-_REJECTED = "sas messages show {message}"
 COMMANDS: Mapping[AlertKind, str] = {
     AlertKind.STEP_FAILED: _SHOW,
     AlertKind.UNDO_FAILED: _SHOW,
     AlertKind.OVERDUE: _SHOW,
     AlertKind.COMMAND_REFUSED: _SHOW,
-    AlertKind.REJECTED: _REJECTED,
-    AlertKind.DEAD_LETTERED: _REJECTED,
+    AlertKind.REJECTED: "sas messages list rejected",
+    AlertKind.DEAD_LETTERED: "sas messages show {message}",
     AlertKind.UNDELIVERABLE: "sas status",
     AlertKind.BREAKER_OPEN: "sas status",
     AlertKind.AGENT_FAILING: "sas status",

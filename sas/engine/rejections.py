@@ -1,5 +1,12 @@
 """Keeps messages that cannot be processed, and informs their sender and the operator.
 
+1. **The application first.** It is notified of a refused order, whatever becomes of the message.
+2. **Keep the message** on ``orders-rejected``: one from inside the system whole, of one from an
+   application 64 KB at most. If that queue is full or disabled, a refused order is not kept if its
+   application was notified; an incident counts it. All other messages are put back and wait.
+3. **Inform the operator.** Applications choose how many messages are refused. So those of one
+   queue and one reason are one incident. A message from inside the system has an alert of its own.
+
 A notification is never kept. What it tells follows from its order, which goes on. That its
 application does not get it is the application's matter, so all of them are one incident of the
 response queue, with their number. One that its queue refuses goes to ``dead-letters`` first, as one
@@ -17,10 +24,11 @@ from sas.codec.external import Rejection
 from sas.codec.orders import Salvage
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.change import Incident
-from sas.domain.ids import digest_id, key_time
+from sas.domain.ids import URGENT_SUFFIX, digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
+from sas.domain.texts import quoted
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert, notification
@@ -29,6 +37,7 @@ from sas.ports import (
     Clock,
     Message,
     MessageBus,
+    QueueFullError,
     QueueRefusesError,
     UnavailableError,
     UndeliverableError,
@@ -37,6 +46,10 @@ from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+REFUSED_AGAIN = timedelta(hours=1)
+"""The incident of a queue's refused messages is over if none was refused for this time."""
+FULL_DELAY_MAX_S = 600.0
+"""Longest pause in seconds of a message that waits for room where it is to be kept."""
 GIVEN_UP_AGAIN = timedelta(days=1)
 """The incident of a response queue is over if no notification was given up for this time. Nobody
 but its application may read the queue, so nothing shows earlier that it is read again.
@@ -45,6 +58,8 @@ SCOPE_LENGTH_MAX = 128
 """Longest scope of an incident, as the contract of alerts says."""
 REFUSING_MAX = 100
 """Most refusing queues that an instance remembers: applications choose their names."""
+_REASON = ", reason "
+"""Stands in the scope of an incident between the queue of refused messages and their reason."""
 _STATE_MISSED = (
     "The orders go on; the notifications are not kept. An application that sends an order again, "
     "unchanged and with a new submission_id, gets its present state."
@@ -71,35 +86,93 @@ class Rejections:
         self._refusing: set[str] = set()
 
     async def order(self, rejection: Rejection, sender: Salvage) -> None:
-        """Put an order message aside and notify its application, if it named a reply queue."""
-        await self.put_aside(rejection, AlertKind.REJECTED)
-        if sender.reply_queue is None:
-            return
-        try:
-            reply_queue = self._to.queues.check_reply_queue(
-                sender.reply_queue, rejection.source_queue
-            )
-        except ForbiddenReplyQueueError:
-            return
-        notice = self._notification(rejection, sender, reply_queue)
-        order_id = sender.order_id or _base_id(rejection)
-        try:
-            await self._external.send([notice], order_id)
-        except UndeliverableError as refused:
-            await self.undeliverable(refused, order_id, sender.correlation_id)
-
-    async def put_aside(self, rejection: Rejection, kind: AlertKind) -> None:
-        """Keep a message whole on the rejected queue and alert the operator.
+        """Notify the application of a refused order, if it named a reply queue; put it aside.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: put the message back; every id stays the
                 same.
         """
-        await self.keep(rejection)
+        notice = self._notification(rejection, sender)
+        order_id = sender.order_id or _base_id(rejection)
+        refusal: UndeliverableError | None = None
+        if notice is not None:  # 1. The application first.
+            try:
+                await self._external.send([notice], order_id)
+            except UndeliverableError as error:
+                refusal = error
+        is_notified = notice is not None and refusal is None
+        await self.put_aside(rejection, AlertKind.REJECTED, is_expendable=is_notified)
+        if refusal is not None:
+            await self.undeliverable(refusal, order_id, sender.correlation_id)
+
+    async def put_aside(
+        self, rejection: Rejection, kind: AlertKind, *, is_expendable: bool = False
+    ) -> None:
+        """Keep a message on the rejected queue and inform the operator.
+
+        ``kind`` is that of the alert about a message from inside the system. An expendable message
+        is only counted if the queue is full or disabled.
+
+        Raises:
+            BusUnavailableError, StoreUnavailableError: as ``order``.
+        """
+        is_kept = True
+        try:
+            await self.keep(rejection)  # 2. Keep the message.
+        except QueueFullError as error:
+            if not is_expendable:
+                raise
+            metrics.rejected(rejection.reason)
+            log.warning("a refused message is not kept: %s", error)
+            is_kept = False
+        # 3. Inform the operator.
+        if self._is_internal(rejection.source_queue):
+            await self._alert(rejection, kind)
+        else:
+            await self._report(rejection, is_kept=is_kept)
+
+    def _is_internal(self, queue: str) -> bool:
+        """Return whether no application sends to a queue.
+
+        What lies on ``dead-letters`` may be an application's.
+        """
+        queues, ordinary = self._to.queues, queue.removesuffix(URGENT_SUFFIX)
+        internal = {queues.scheduler, queues.alerts, queues.rejected}
+        return ordinary in internal or ordinary.startswith(queues.agent_prefix)
+
+    async def _report(self, rejection: Rejection, *, is_kept: bool) -> None:
+        """Report the incident of the refused messages of a queue."""
+        queue, now = rejection.source_queue, self._clock.now()
+        last = f"The last one: {quoted(rejection.description)}."
+        if is_kept:
+            scope = f"queue {queue}{_REASON}{rejection.reason}"
+            text = (
+                f"Messages of queue {queue} are put on {self._to.queues.rejected} "
+                f"({rejection.reason}). Read them there, and inform their sender or repair the "
+                f"cause. {last}"
+            )
+        else:
+            scope = f"queue {self._to.queues.rejected}"
+            text = (
+                f"Queue {self._to.queues.rejected} is full or disabled: refused messages are not "
+                "kept, but the applications of refused orders are notified. Read the queue and "
+                f"remove what you do not need, or enable it. {last}"
+            )
+        incident = Incident(
+            kind=AlertKind.REJECTED,
+            scope=scope[:SCOPE_LENGTH_MAX],
+            text=text,
+            since=now,
+            until=now + REFUSED_AGAIN,
+        )
+        await self._incidents.report(incident, rejection.order_id or _kept_id(rejection))
+
+    async def _alert(self, rejection: Rejection, kind: AlertKind) -> None:
+        """Alert the operator of one message from inside the system."""
         base = _base_id(rejection)
         text = (
             f"A message of queue {rejection.source_queue} was put on {self._to.queues.rejected}: "
-            f"{rejection.description}"
+            f"{quoted(rejection.description)}"
         )
         body = external.AlertMessage(
             kind=kind.value,
@@ -115,13 +188,17 @@ class Rejections:
             log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  a traceback adds nothing
 
     async def keep(self, rejection: Rejection) -> None:
-        """Keep a message whole on the rejected queue, without an alert."""
+        """Keep a message on the rejected queue, without an alert: whole, or as much as fits."""
         base = _base_id(rejection)
+        is_internal = self._is_internal(rejection.source_queue)
+        bytes_max = external.WHOLE_BYTES_MAX if is_internal else external.KEPT_BYTES_MAX
+        message = external.rejected_message(
+            rejection, at=self._clock.now(), own_id=_kept_id(rejection), bytes_max=bytes_max
+        )
+        await self._send(self._kept(message, message.id, external.encode(message)))
         metrics.rejected(rejection.reason)
         # The description may quote the sender's text, so it is kept with the message only.
         log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
-        parts = external.rejected_parts(rejection, at=self._clock.now(), id_base=base)
-        await self._send([self._kept(part, part.id, external.encode(part)) for part in parts])
 
     async def keep_on(self, rejection: Rejection) -> None:
         """Put a message that expired on the rejected queue back there, unchanged.
@@ -135,16 +212,19 @@ class Rejections:
             await self.keep(rejection)
             return
         again = digest_id(rejection.message_id)
-        await self._send([self._kept(part, f"rejected/again/{again}", rejection.body)])
+        await self._send(self._kept(part, f"rejected/again/{again}", rejection.body))
 
-    async def _send(self, messages: list[Message]) -> None:
+    async def _send(self, message: Message) -> None:
         """Send to a queue of this system. There is no other place for what it refuses.
 
         Raises:
             QueueRefusesError: put the message back. A right may be missing for a while.
         """
         try:
-            await self._bus.send(messages)
+            await self._bus.send([message])
+        except QueueFullError as error:
+            error.delay_max_s = FULL_DELAY_MAX_S
+            raise
         except UndeliverableError as refused:
             raise QueueRefusesError(refused) from refused
 
@@ -177,7 +257,7 @@ class Rejections:
             if len(self._refusing) < REFUSING_MAX:
                 self._refusing.add(message.queue)
             letter = dead_letter(self._to.queues.dead_letters, message, REFUSED, str(refused))
-            await self._send([letter])
+            await self._send(letter)
             return
         rejection = Rejection(
             body=message.body,
@@ -222,7 +302,14 @@ class Rejections:
         else:
             self._refusing.discard(queue)
 
-    def _notification(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
+    def _notification(self, rejection: Rejection, sender: Salvage) -> Message | None:
+        """Return what the application of a refused order is told; None if it cannot be told."""
+        try:
+            reply_queue = self._to.queues.check_reply_queue(
+                sender.reply_queue or "", rejection.source_queue
+            )
+        except ForbiddenReplyQueueError:
+            return None
         data = external.NotificationData(
             order_id=sender.order_id or "",
             state=OrderState.REJECTED.value,
@@ -239,8 +326,17 @@ class Rejections:
         )
 
 
+def is_of_refused(kind: AlertKind, scope: str) -> bool:
+    """Return whether an incident is about messages that lie on the rejected queue."""
+    return kind is AlertKind.REJECTED and _REASON in scope
+
+
 def _scope(queue: str) -> str:
     return f"queue {queue}"[:SCOPE_LENGTH_MAX]
+
+
+def _kept_id(rejection: Rejection) -> str:
+    return f"{_base_id(rejection)}/1"
 
 
 def _base_id(rejection: Rejection) -> str:

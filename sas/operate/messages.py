@@ -335,8 +335,10 @@ def _rejected(
     part: RejectedMessage, message_id: str, queues: Queues, order: OrderRow | None
 ) -> dict[str, Any]:
     over = _why_passed(part, order, queues)
-    command = f"{'resend' if part.order_id and not over else 'remove'} {shlex.quote(message_id)}"
-    if command.startswith("resend") and is_internal(part, queues):  # see redriving
+    is_whole = part.size is None  # see redriving
+    verb = "resend" if part.order_id and is_whole and not over else "remove"
+    command = f"{verb} {shlex.quote(message_id)}"
+    if verb == "resend" and is_internal(part, queues):
         command += f" --to {shlex.quote(part.source_queue)}"
     return {
         "what": REJECTED_ORDER if is_order(part, queues) else REJECTED_MESSAGE,
@@ -353,11 +355,14 @@ def _rejected(
 def _why_passed(part: RejectedMessage, order: OrderRow | None, queues: Queues) -> str:
     """Return why a rejected message needs nothing any more; an empty text if it does.
 
-    Its order asked again, so it needs that message no more.
+    A rejected order was submitted again, or the order of a message inside the system asked again.
     """
-    if part.reason != Reason.DEAD_LETTERED or not is_internal(part, queues):
+    kind = AlertKind.DEAD_LETTERED
+    if is_order(part, queues):
+        kind = AlertKind.REJECTED
+    elif part.reason != Reason.DEAD_LETTERED or not is_internal(part, queues):
         return ""
-    return _why_repaired(AlertKind.DEAD_LETTERED.value, moment_of(part.at), order)
+    return _why_repaired(kind.value, moment_of(part.at), order)
 
 
 def alert_id_of(part: RejectedMessage) -> str:
@@ -370,6 +375,8 @@ def _todo_of_rejected(part: RejectedMessage, queues: Queues, order: OrderRow | N
         return "look who sent it, then remove it: it belongs to no order"
     if is_internal(part, queues):
         return _todo_of_internal(part, order)
+    if part.size is not None:
+        return "only its beginning was kept: ask its sender to send it again, corrected"
     if is_outgoing(part, queues):
         todo = f"its order goes on: let {part.source_queue} be read, and tell its reader"
     elif part.reason == Reason.ORDER_ID_TAKEN:

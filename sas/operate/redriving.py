@@ -282,6 +282,11 @@ def _new_message(
     rejected = next(iter(parts.values()))
     if len(parts) < rejected.parts:
         raise NotPossibleError(f"only {len(parts)} of its {rejected.parts} parts are here")
+    if rejected.size is not None:
+        raise NotPossibleError(
+            f"only the beginning of its {rejected.size:,} bytes was kept: ask its sender to send "
+            "it again"
+        )
     target, body = to or _origin(rejected, queues), rejected_body(list(parts.values()))
     if rejected.reason == Reason.DEAD_LETTERED and queues.takes_orders(target):
         body = with_submission_id(body, new_id)

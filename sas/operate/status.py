@@ -4,7 +4,8 @@
 2. **One cause is one problem.** An open circuit explains the incident *breaker-open* of its agent,
    and the incidents *waiting* of the steps that this agent does. They are part of the circuit.
    A step that is late is explained by the incident that no scheduler claims steps, by a workflow
-   that no instance has, or by rows that cannot be read.
+   that no instance has, or by rows that cannot be read. Refused messages are shown as long as they
+   lie in their queue, so the incidents of their causes are not.
 3. **Problems** are sorted with the worst first: what stops all orders, then what waits for a
    person, then what ends by itself.
 """
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 from sas.domain.change import StepDue
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
+from sas.engine.rejections import is_of_refused
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
@@ -199,8 +201,11 @@ def _problems(status: SystemStatus, active: Sequence[ActiveIncident]) -> Iterabl
     incidents = [
         incident
         for incident in sorted(active, key=lambda incident: incident.since)
-        if incident.kind not in {AlertKind.BREAKER_OPEN, AlertKind.WAITING}
-        or incident.agent not in explained
+        if not is_of_refused(incident.kind, incident.scope)
+        and (
+            incident.kind not in {AlertKind.BREAKER_OPEN, AlertKind.WAITING}
+            or incident.agent not in explained
+        )
     ]
     # 3. What stops all orders, then what waits for a person, then what ends by itself.
     yield from _unreadable(status.queues)

@@ -276,6 +276,10 @@ class BusUnavailableError(UnavailableError):
     """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
 
 
+class QueueFullError(BusUnavailableError):
+    """A queue is full or disabled. It takes messages once people read, empty or enable it."""
+
+
 class QueueRefusesError(BusUnavailableError):
     """A queue of this system does not exist, or this app may not send to it. A deploy creates it,
     or a right reaches it some minutes after it was granted. Until then messages are put back.
@@ -368,6 +372,7 @@ class MessageBus(Protocol):
 
         Raises:
             BusUnavailableError: the bus's own retries failed.
+            QueueFullError: the queue is full or disabled.
             UndeliverableError: with the first message that can never be sent.
         """
 

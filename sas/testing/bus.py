@@ -5,7 +5,7 @@ The contract tests run against this bus and against the real ones. The rules tha
 1. **Sending.** Messages are sent in order, one after the other. If one fails, those before it were
    sent. A queue that is missing, a right that is missing and a message that is too large raise
    ``UndeliverableError``, because the same message would fail again. All else raises
-   ``BusUnavailableError``, and the sender may try again.
+   ``BusUnavailableError`` (``QueueFullError`` beyond ``length_max``), and the sender may try again.
 2. **Duplicate detection.** Within its window a queue drops a message whose MessageId it has seen,
    also if the first was completed long ago. The sender is not told, so sending again is
    safe. Dead letters are never dropped as duplicates.
@@ -46,6 +46,7 @@ from sas.ports import (
     Clock,
     Message,
     Peeked,
+    QueueFullError,
     TooLargeForQueueError,
     UndeliverableError,
 )
@@ -465,7 +466,7 @@ class MemoryBus:
                 f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
-            raise BusUnavailableError(f"queue {queue.name} is full")
+            raise QueueFullError(f"queue {queue.name} is full")
         if queue.is_away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
         self.on_sent(message)

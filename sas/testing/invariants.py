@@ -192,7 +192,8 @@ class Invariants:
         self._swept_at = self._rests_until = system.world.clock.now()
         self._incidents: dict[tuple[str, str], set[tuple[str, str]]] = {}
         """The names of incidents, with the names of those that their alert may have instead."""
-        self._put_aside_ids: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._put_aside_ids: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        """Of each body, the ids under which it was put aside, with the name of their incident."""
         self._alerts: set[str] = set()
         self._alerted: set[tuple[str, str]] = set()
         self._arrives_until: dict[str, datetime] = {}
@@ -361,7 +362,8 @@ class Invariants:
         self._put_aside_bodies.add(rejection.body)
         if rejection.source_queue not in self._not_needed:
             own_id = rejection.id.rpartition("/")[0]
-            self._put_aside_ids[rejection.body][own_id] = rejection.source_queue
+            scope = f"queue {rejection.source_queue}, reason {rejection.reason}"
+            self._put_aside_ids[rejection.body][own_id] = (AlertKind.REJECTED.value, scope)
         base = _BASES.get(rejection.source_queue)
         if base is not None and rejection.reason == Reason.DEAD_LETTERED:
             cause = _cause(base, rejection.body.encode(), rejection.message_id or "")
@@ -687,9 +689,10 @@ class Invariants:
         for (kind, scope), names in sorted(self._incidents.items()):
             if not names & self._alerted:
                 yield f"no alert of the incident {kind} ({scope}) was sent"
-        for sources in self._put_aside_ids.values():  # a dead letter may be put aside twice
-            if not any(f"{own_id}/alert" in self._alerts for own_id in sources):
-                yield f"a message is put aside as {sources}, and no alert was sent"
+        for ids in self._put_aside_ids.values():  # a dead letter may be put aside twice
+            own_alerts = {f"{own_id}/alert" for own_id in ids}
+            if not own_alerts & self._alerts and not {*ids.values()} & self._alerted:
+                yield f"a message is put aside as {ids}, and no alert was sent"
         for shard, rows in self._system.store._due.items():  # noqa: SLF001  the twin of a table
             if rows:
                 yield f"shard {shard} keeps {len(rows)} due rows for ever"

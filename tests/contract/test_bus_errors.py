@@ -24,6 +24,7 @@ from sas.adapters.servicebus import ServiceBus, to_sdk
 from sas.ports import (
     BusUnavailableError,
     Message,
+    QueueFullError,
     TooLargeForQueueError,
     UndeliverableError,
 )
@@ -41,8 +42,8 @@ NOWHERE = (
         (MessageSizeExceededError(), TooLargeForQueueError, 1),
         (ServiceBusAuthenticationError(), BusUnavailableError, 1),
         (ServiceBusServerBusyError(), BusUnavailableError, 1),
-        (ServiceBusQuotaExceededError(), BusUnavailableError, 1),
-        (MessagingEntityDisabledError(), BusUnavailableError, 1),
+        (ServiceBusQuotaExceededError(), QueueFullError, 1),
+        (MessagingEntityDisabledError(), QueueFullError, 1),
         (ServiceBusConnectionError(), BusUnavailableError, 2),
         (ServiceBusCommunicationError(), BusUnavailableError, 2),
         (OperationTimeoutError(), BusUnavailableError, 2),

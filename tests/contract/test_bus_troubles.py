@@ -29,6 +29,7 @@ from sas.ports import (
     QUEUE_MISSING,
     BusUnavailableError,
     Message,
+    QueueFullError,
     UndeliverableError,
 )
 
@@ -206,7 +207,7 @@ async def test_a_disabled_queue_is_unavailable_until_it_is_enabled(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:
     broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
-    with pytest.raises(BusUnavailableError, match="It is disabled: enable it"):
+    with pytest.raises(QueueFullError, match="It is disabled: enable it"):
         await bus.send([message(queue)])
     broker.update_queue(queue, status=EntityStatus.DISABLED)
     with pytest.raises(BusUnavailableError) as disabled:
@@ -222,7 +223,7 @@ async def test_a_full_queue_is_unavailable_not_undeliverable(
 ) -> None:
     broker.update_queue(queue, max_size_megabytes=1)
     full = [message(queue, n, b"x" * 200_000) for n in range(8)]
-    with pytest.raises(BusUnavailableError, match="It is full: check that its reader runs"):
+    with pytest.raises(QueueFullError, match="It is full: check that its reader runs"):
         await bus.send(full)
     accepted = broker.counts(queue).active
     assert 0 < accepted < 8

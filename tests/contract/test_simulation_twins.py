@@ -14,6 +14,7 @@ from sas.ports import (
     ConflictError,
     Message,
     MessageBus,
+    QueueFullError,
     StateStore,
     StoreUnavailableError,
 )
@@ -183,7 +184,7 @@ async def test_a_full_queue_takes_no_more_until_it_is_read() -> None:
     bus = MemoryBus(VirtualClock())
     bus.declare("responses-a", length_max=1)
     await bus.send([Message("responses-a", "1", b"{}")])
-    with pytest.raises(BusUnavailableError, match="is full"):
+    with pytest.raises(QueueFullError, match="is full"):
         await bus.send([Message("responses-a", "2", b"{}")])
     assert bus.take("responses-a") is not None
     await bus.send([Message("responses-a", "2", b"{}")])

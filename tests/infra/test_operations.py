@@ -28,6 +28,7 @@ WANTED = {
     "queue-depth",
     "logs-cut",
     "purge-late",
+    "queue-size",
 }
 TWINS = {
     "orders-failed": "operator-alerts-waiting",  # each failed order is an alert on that queue
@@ -103,6 +104,13 @@ def test_alerts_on_queues_name_queues_of_the_code() -> None:
 
 def test_dead_letters_are_watched_in_every_queue() -> None:
     assert re.search(r"metric: \{ name: 'DeadletteredMessages'.*\n.*values: \['\*'\]", ON_METRICS)
+
+
+def test_the_size_of_every_queue_is_watched_against_the_one_bound_that_all_have() -> None:
+    kinds = json.loads((INFRA / "queues.json").read_text())["kinds"].values()
+    assert len({kind["properties"]["maxSizeInMegabytes"] for kind in kinds}) == 1
+    assert "list.kinds.kept.properties.maxSizeInMegabytes * 1024 * 1024 / 100 * 80" in ALERTS
+    assert re.search(r"metric: \{ name: 'Size'.*threshold: queueBytesMax \}\n.*'\*'", ON_METRICS)
 
 
 def test_what_comes_in_for_operators_fires_each_time_and_what_lies_there_reminds() -> None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from sas.codec.external import AlertMessage, Rejection, encode, rejected_parts
+from sas.codec.external import AlertMessage, Rejection, encode, rejected_message
 from sas.codec.payloads import decode_content, encode_content
 from sas.desk import server
 from sas.domain.change import Incident
@@ -432,9 +432,9 @@ async def test_a_rejected_message_whose_order_ended_well_is_counted_as_over_alon
         message_id="m",
         order_id="A-1",
     )
-    (part,) = rejected_parts(rejection, at=system.clock.now(), id_base="rejected/0")
+    message = rejected_message(rejection, at=system.clock.now(), own_id="rejected/0/1")
     async with desk_of(system) as browser:
-        browser.line.put(REJECTED, encode(part), part.id)
+        browser.line.put(REJECTED, encode(message), message.id)
         await browser.desk.inboxes.look_at_all()
         assert "1 problem needs you." in await browser.look("")
         assert "Look at its order" in await browser.look("inbox?name=rejected")

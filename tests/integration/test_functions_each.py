@@ -216,7 +216,8 @@ async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_notified
     assert rejected.source_queue == "orders"
     assert "TooHard: five times" in rejected.description
     assert rejected.body.encode() == order("D-1")
-    assert [alert.kind for alert in await given_up.alerts("D-1")] == ["rejected"]
+    (alert,) = [alert for alert in await given_up.alerts() if alert.kind == "rejected"]
+    assert "such as “D-1”" in alert.text
 
 
 async def test_a_slow_handler_of_an_order_given_up_does_not_write_it(given_up: Rig) -> None:
@@ -276,7 +277,7 @@ async def test_an_expired_rejected_message_stays_as_it_was(system: Rig) -> None:
 
 
 async def test_poison_in_an_internal_queue_is_put_aside_with_an_alert(system: Rig) -> None:
-    queues = {queue for queue in WORKED if queue not in {"orders", "dead-letters"}}
+    queues = {queue for queue in WORKED if not queue.startswith(("orders", "dead-letters"))}
     poison = [b"", b"\xff", b"{}", b'{"kind":"wake","id":"1","order_id":"a/b"}']
     before = (len(await system.rejected()), len(await system.alerts()))
     async with system.host():

@@ -77,7 +77,7 @@ def test_an_incident_without_an_alert_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_message_that_is_put_aside_without_an_alert_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def keep(self: Rejections, rejection: Any, _kind: object) -> None:
+    async def keep(self: Rejections, rejection: Any, *_: object, **__: object) -> None:
         await self.keep(rejection)
 
     monkeypatch.setattr(Rejections, "put_aside", keep)

@@ -77,7 +77,9 @@ async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejec
     assert event.data.correlation_id == "c-O-1"
     assert event.data.error is not None
     assert event.data.error.code == "dead-lettered"
-    assert [(a.kind, a.order_id) for a in system.alerts()] == [("rejected", "O-1")]
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
+    assert "such as “O-1”" in alert.text
     assert system.ids(QUEUES.scheduler) == []
 
 
@@ -120,11 +122,12 @@ async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its
     await system.run(system.receiver.receive(system.dead_letters.handle, delivery(given_up)))
     incident, *_, alert = system.alerts()
     line = f"tests/unit/test_actors_deadletters.py:{broken.__code__.co_firstlineno + 1} in broken"
-    assert alert.text == (
-        "A message of queue orders was put on orders-rejected: its function did not handle it, and "
-        f"failed in the end with RuntimeError: out of luck ({line})"
+    assert alert.text.startswith(
+        "Messages of queue orders are put on orders-rejected (dead-lettered). Read them there, and "
+        "inform their sender or repair the cause. The last one: “its function did not handle it, "
+        f"and failed in the end with RuntimeError: out of luck ({line})”. It began at "
     )
-    assert (alert.kind, alert.fingerprint) == ("rejected", "orders/dead-lettered")
+    assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
     assert (incident.kind, incident.scope) == ("agent-failing", f"RuntimeError at {line}")
     assert system.state() == "Rejected"
 
@@ -154,7 +157,7 @@ async def test_a_crash_between_fence_and_telling_is_made_good_when_it_comes_agai
         return BusFault.UNAVAILABLE if countdown[0] == -1 else None
 
     system.bus.plan = plan
-    if nth == 0:  # without a copy on orders-rejected nobody is told
+    if nth == 1:  # orders-rejected is away: the letter is put back
         with pytest.raises(BusUnavailableError):
             await dead(system, letter(order(), QUEUES.orders))
         await dead(system, letter(order(), QUEUES.orders))
@@ -333,14 +336,16 @@ async def test_a_message_about_no_order_is_put_aside(message: Message) -> None:
     "garbage",
     [b"", b"\xff\xfe\x00", b"{", b"[]", b"null", b'{"order_id":7}', b"x" * 250_000, b"[" * 70_000],
 )
-async def test_garbage_is_put_aside_whole_with_an_alert(garbage: bytes) -> None:
+async def test_garbage_is_put_aside_with_an_alert_and_64_kb_of_it_are_kept(garbage: bytes) -> None:
     system = kit()
     await dead(system, letter(garbage, "somewhere"))
-    parts = system.rejected()
-    assert whole(parts) == garbage
-    assert [part.part for part in parts] == list(range(1, len(parts) + 1))
-    assert {part.source_queue for part in parts} == {"somewhere"}
-    assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
+    (rejection,) = system.rejected()
+    assert whole([rejection]) == garbage[: 64 * 1024]
+    assert rejection.size == (len(garbage) if len(garbage) > 64 * 1024 else None)
+    assert rejection.source_queue == "somewhere"
+    assert [(alert.kind, alert.scope) for alert in system.alerts()] == [
+        ("rejected", "queue somewhere, reason dead-lettered")
+    ]
     assert system.store.orders == {}
 
 
@@ -550,7 +555,7 @@ async def test_a_body_that_names_its_own_source_is_not_believed(name: str, sourc
     await dead(system, letter(body, source))
     assert system.words() == ["submitted", "claimed"]
     assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
-    assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
+    assert [alert.scope for alert in system.alerts()] == ["queue unknown, reason dead-lettered"]
 
 
 @pytest.mark.parametrize("name", ["DeadLetterSource", "dead\\u004cetterSource"])
@@ -566,7 +571,7 @@ async def test_a_body_that_only_the_host_can_parse_is_not_believed_either(
     body = f'{start}{members},"{name}":"{QUEUES.rejected}"}}'.encode()
     await dead(system, letter(body, QUEUES.rejected))
     assert [rejection.source_queue for rejection in system.rejected()] == ["unknown"]
-    assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
+    assert [alert.scope for alert in system.alerts()] == ["queue unknown, reason dead-lettered"]
 
 
 async def test_an_applications_message_that_looks_internal_fences_nothing() -> None:
@@ -603,7 +608,7 @@ async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:
     assert system.store.orders == {}
     (rejection,) = system.rejected()
     assert rejection.source_queue == "unknown"
-    assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
+    assert [alert.kind for alert in system.alerts()] == ["rejected"]
 
 
 @pytest.mark.parametrize("operation", ["load", "recorded", "commit"])

@@ -57,16 +57,16 @@ def test_messages_are_followed_the_oldest_first_each_once(
         rounds += 1
         if rounds == 3:
             raise KeyboardInterrupt
-        body = order(f"B-{rounds}", workflow="nosuch")
-        await night.system.submit(body, f"m-{rounds}")
+        name = f"B-{rounds}"
+        alert(night, name, order_id=name, kind="overdue")
 
     monkeypatch.setattr(asyncio, "sleep", meanwhile)
     result = night.sas("messages", "list", "alerts", "--follow", "--limit", "1")
     assert result.code == 130
     assert [line.split()[2:4] for line in result.lines] == [
         ["step-failed", "A"],
-        ["rejected", "B-1"],
-        ["rejected", "B-2"],
+        ["overdue", "B-1"],
+        ["overdue", "B-2"],
     ]
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import hashlib
 import json
 from datetime import UTC, datetime
 
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from sas.codec import external
 from sas.codec.external import (
+    KEPT_BYTES_MAX,
+    WHOLE_BYTES_MAX,
     AlertMessage,
     Error,
     Notification,
@@ -21,13 +25,15 @@ from sas.codec.external import (
     encode,
     event_type,
     notice_of,
-    rejected_parts,
+    rejected_body,
+    rejected_message,
 )
+from sas.codec.internal import INLINE_BYTES_MAX
+from sas.codec.orders import ORDER_BYTES_MAX
 from sas.codec.strict import MalformedError
 from sas.domain.messages import Notice
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
-MESSAGE_BYTES_MAX = 200 * 1024
 
 
 def rejection(body: bytes) -> Rejection:
@@ -42,15 +48,8 @@ def rejection(body: bytes) -> Rejection:
     )
 
 
-def parts_of(body: bytes) -> list[RejectedMessage]:
-    return rejected_parts(rejection(body), at=AT, id_base="rejected/" + "f" * 32)
-
-
-def joined(parts: list[RejectedMessage]) -> bytes:
-    """Put parts together from the messages of the queue, as a reader in any language would."""
-    read = [json.loads(encode(part)) for part in parts]
-    text = "".join(part["body"] for part in sorted(read, key=lambda part: part.get("part", 1)))
-    return base64.b64decode(text) if read[0].get("encoding") == "base64" else text.encode()
+def kept(body: bytes, bytes_max: int = WHOLE_BYTES_MAX) -> RejectedMessage:
+    return rejected_message(rejection(body), at=AT, own_id="rejected/1", bytes_max=bytes_max)
 
 
 BODIES = {
@@ -61,37 +60,62 @@ BODIES = {
     "big text": b"abcdefg " * 40_000,
     "big binary": bytes(range(256)) * 1200,
     "all escapes": b"\x01" * 300_000,
-    "escapes up to one part": b"\x01" * 20_480,
-    "escapes, one more": b"\x01" * 20_481,
+    "some escapes": b"\x01" * 20_480,
+    "as long as is kept": b"x" * KEPT_BYTES_MAX,
+    "one byte more": b"x" * (KEPT_BYTES_MAX + 1),
     "quotes": b'"\\' * 130_000,
     "wide characters": "🙂ü".encode() * 50_000,
     "not quite UTF-8": b"x" * 250_000 + b"\xff",
 }
 
 
+@pytest.mark.parametrize("bytes_max", [KEPT_BYTES_MAX, WHOLE_BYTES_MAX])
 @pytest.mark.parametrize("name", BODIES)
-def test_the_parts_of_a_rejected_message_join_to_its_very_bytes(name: str) -> None:
-    parts = parts_of(BODIES[name])
-    assert joined(parts) == BODIES[name]
-    assert [part.part for part in parts] == list(range(1, len(parts) + 1))
-    assert {part.parts for part in parts} == {len(parts)}
-    assert len({part.id for part in parts}) == len(parts)
-    assert all(len(part.id) <= 128 for part in parts)
+def test_of_a_rejected_body_the_first_bytes_are_kept_with_the_size_and_hash_of_the_whole(
+    name: str, bytes_max: int
+) -> None:
+    body = BODIES[name]
+    message = json.loads(encode(kept(body, bytes_max)))
+    text = message["body"]
+    is_binary = message.get("encoding") == "base64"
+    first = base64.b64decode(text) if is_binary else text.encode()
+    assert body.startswith(first)
+    whole = {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    members = {key: message[key] for key in whole if key in message}
+    assert members == (whole if len(body) > bytes_max else {})
+    assert len(first) > min(len(body), bytes_max) - 4  # a character that was cut is left out
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_every_part_fits_a_message_even_where_all_is_escaped(name: str) -> None:
-    assert max(len(encode(part)) for part in parts_of(BODIES[name])) <= MESSAGE_BYTES_MAX
+def test_a_rejected_message_fits_the_bus_even_where_all_is_escaped(name: str) -> None:
+    escaped = "\x01"
+    worst = dataclasses.replace(
+        rejection(BODIES[name]),
+        description=escaped * 1000,
+        message_id=escaped * 128,
+        order_id=escaped * 260,
+        correlation_id=escaped * 128,
+    )
+    for bytes_max, size_max in ((KEPT_BYTES_MAX, 100 * 1024), (WHOLE_BYTES_MAX, ORDER_BYTES_MAX)):
+        message = rejected_message(worst, at=AT, own_id="rejected/1", bytes_max=bytes_max)
+        assert len(encode(message)) <= size_max
+
+
+def test_a_message_inside_the_system_is_always_kept_whole() -> None:
+    assert WHOLE_BYTES_MAX > INLINE_BYTES_MAX
 
 
 @given(st.binary(max_size=400) | st.text(max_size=200).map(str.encode))
-def test_any_rejected_body_comes_back_whole(body: bytes) -> None:
-    assert joined(parts_of(body)) == body
+def test_any_small_rejected_body_comes_back_whole(body: bytes) -> None:
+    message = kept(body)
+    assert rejected_body([message]) == body
+    assert message == kept(body)
+    assert (message.size, message.sha256) == (None, None)
 
 
-def test_rejecting_the_same_message_again_gives_the_same_parts() -> None:
-    body = BODIES["big binary"]
-    assert parts_of(body) == parts_of(body)
+def test_the_parts_of_a_message_that_an_older_version_kept_are_joined() -> None:
+    first, second = kept(b"ab"), msgspec.structs.replace(kept(b"cd"), part=2, parts=2)
+    assert rejected_body([second, msgspec.structs.replace(first, parts=2)]) == b"abcd"
 
 
 def notification(**members: str) -> Notification:

@@ -23,7 +23,7 @@ from sas.codec.external import (
     Rejection,
     decode_notification,
     event_type,
-    rejected_parts,
+    rejected_message,
 )
 from sas.codec.strict import MalformedError
 from sas.config import read_config
@@ -269,9 +269,9 @@ def test_any_rejected_message_keeps_to_the_contract(
         order_id=order_id,
         correlation_id=correlation_id,
     )
-    for part in rejected_parts(rejection, at=AT, id_base="rejected/1"):
-        value = json.loads(external.encode(part))
-        assert errors(REJECTED, value) == []
+    for bytes_max in (external.KEPT_BYTES_MAX, 10):
+        message = rejected_message(rejection, at=AT, own_id="rejected/1/1", bytes_max=bytes_max)
+        assert errors(REJECTED, json.loads(external.encode(message))) == []
 
 
 @pytest.mark.parametrize("kind", AlertKind)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sas.codec.external import Rejection, encode, rejected_parts
+from sas.codec.external import Rejection, encode, rejected_message
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.order import Resting
 from sas.domain.workflow import Workflows
@@ -439,8 +439,8 @@ def test_another_message_that_could_not_be_used_is_no_rejected_order(
         message_id="m",
         order_id="purged",
     )
-    (part,) = rejected_parts(rejection, at=night.system.clock.now(), id_base="rejected/2")
-    night.put("orders-rejected", encode(part))
+    message = rejected_message(rejection, at=night.system.clock.now(), own_id="rejected/2/1")
+    night.put("orders-rejected", encode(message))
     assert listed(night, "rejected").rows == ()
     with pytest.raises(NotPossibleError, match="there is no order 'purged' here"):
         queued(night, "purged")

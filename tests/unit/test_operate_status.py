@@ -101,6 +101,18 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert problem.since == answer.failures[0].since
 
 
+def test_refused_messages_are_a_problem_while_they_lie_there_and_lost_copies_always(
+    night: Night,
+) -> None:
+    night.play(night.system.submit(order("A", workflow="nosuch"), "m-A"))
+    assert state(night).problems == ()
+    night.system.bus.queues["orders-rejected"].length_max = 0
+    night.play(night.system.submit(order("B", workflow="nosuch"), "m-B"))
+    (problem,) = state(night).problems
+    assert (problem.kind, problem.about) == ("rejected", "queue orders-rejected")
+    assert problem.todo.startswith("Read the queue and remove what you do not need, or enable it.")
+
+
 def test_an_order_in_error_is_a_problem_although_an_older_version_wrote_its_index_row() -> None:
     at = datetime(2026, 11, 21, 3, tzinfo=UTC)
     rows = [

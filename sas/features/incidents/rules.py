@@ -25,6 +25,7 @@ from itertools import chain
 
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.domain.texts import quoted
 
 NEXT_ALERT_AFTER = (
     timedelta(minutes=15),
@@ -45,6 +46,8 @@ ORDERS_NAMED_MAX = 5
 _END_BY_THEMSELVES = {AlertKind.BREAKER_OPEN, AlertKind.WAITING, AlertKind.QUEUE_DELAY}
 """A service comes back, or a queue moves on. After the other kinds somebody must deploy or repair.
 """
+
+_REPEATED_WHEN_SEEN = {AlertKind.AGENT_FAILING, AlertKind.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +173,11 @@ def next_alert_at(active: ActiveIncident) -> datetime:
 def is_alert_due(active: ActiveIncident, now: datetime) -> bool:
     """Return whether an alert of an active incident must be sent now.
 
-    The alert of ``agent-failing`` is repeated by a new failure alone: without one, the bug may be
-    mended.
+    The alerts of ``agent-failing`` and ``rejected`` are repeated by a new failure alone: without
+    one, the bug may be mended.
     """
     next_at = next_alert_at(active)
-    is_new = active.last_seen >= next_at or active.kind is not AlertKind.AGENT_FAILING
+    is_new = active.last_seen >= next_at or active.kind not in _REPEATED_WHEN_SEEN
     return is_new and next_at <= now
 
 
@@ -204,6 +207,8 @@ def _seen_by(active: ActiveIncident) -> str:
     if not active.orders:
         return ""
     named, count = ", ".join(active.orders), f"{active.times:,}"
+    if active.kind is AlertKind.REJECTED:
+        return f". Messages so far: {count}, such as {', '.join(map(quoted, active.orders))}"
     if active.kind is AlertKind.UNDELIVERABLE:
         return f". Notifications given up so far: {count}, of orders such as {named}"
     if active.kind is AlertKind.BREAKER_OPEN:
