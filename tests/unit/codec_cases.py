@@ -97,7 +97,11 @@ BAD: dict[str, tuple[bytes, str]] = {
 }
 """Every message here must be refused, with this reason."""
 
-FORBIDDEN_IN_IDS = [*"/\\#?|!$%&'()*;<>[]^`{}\"", *map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0))]
+FORBIDDEN_IN_IDS = [
+    *"/\\#?|!$%&'()*;<>[]^`{}\"",
+    *map(chr, range(0x20)),
+    *map(chr, range(0x7F, 0xA0)),
+]
 
 FINE: dict[str, bytes] = {
     "plain": body(),
