@@ -66,10 +66,9 @@ def quoted(text: str, length_max: int = QUOTED_LENGTH_MAX) -> str:
 def command(words: str, *arguments: str, options: str = "") -> str:
     """Return a command that people can paste.
 
-    ``words`` and ``options`` are ours, the arguments may be anybody's.
-
-    Each argument stays one argument and no option, whatever it holds. If one has an invisible
-    character, nobody could see what is pasted: then there is no command (an empty text).
+    ``words`` and ``options`` are ours, the arguments may be anybody's. Each argument stays one
+    argument and no option, whatever it holds. If one has an invisible character, nobody could see
+    what is pasted: then there is no command (an empty text).
     """
     if not all(map(is_visible, arguments)):
         return ""

@@ -1,6 +1,7 @@
 """Texts of others in what people read and paste."""
 
 import ast
+import json
 import re
 import subprocess
 import unicodedata
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sas
-from sas.domain.texts import command, is_visible, quoted, shortened, visible
+from sas.domain.texts import command, is_visible, quoted, shortened, visible, visible_json
 
 SHOWN_MARKS = (
     "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
@@ -117,3 +118,16 @@ def test_no_other_place_composes_a_command_to_paste() -> None:
     modules = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")
                if "import shlex" in file.read_text(encoding="utf-8")}  # fmt: skip
     assert {name for name in modules if not name.startswith("deploy/")} == QUOTES_FOR_ITSELF
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_json_that_is_shown_has_the_same_values_on_one_visible_line(value: object) -> None:
+    for indent in (None, "\t"):
+        line = visible_json(json.dumps(value, ensure_ascii=False, indent=indent))
+        assert is_visible(line)
+        assert json.loads(line) == value
