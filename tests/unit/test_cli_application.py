@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,33 @@ def test_the_search_ends_at_the_root_of_the_project(
     monkeypatch.chdir(other)
     with pytest.raises(UsageError, match="no application is named: write app = "):
         names()
+
+
+def test_a_file_of_another_user_in_a_folder_above_names_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ``/tmp``, anybody may write a pyproject.toml."""
+    below = project.parent / "mine"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    stat = Path.stat
+
+    def of_another_user(path: Path, **options: bool) -> os.stat_result:
+        result = stat(path, **options)
+        uid = result.st_uid + (path.name == "pyproject.toml")
+        return os.stat_result((*result[:4], uid, *result[5:]))
+
+    monkeypatch.setattr(Path, "stat", of_another_user)
+    with pytest.raises(UsageError, match="belongs to another user, and its code is not run"):
+        names()
+
+
+def test_the_folder_of_the_application_comes_last_once_it_is_imported(project: Path) -> None:
+    (project.parent / "colorsys.py").write_text("raise RuntimeError('not trusted')\n")
+    names()
+    assert sys.path[-1] == str(project.parent)
+    sys.modules.pop("colorsys", None)
+    assert import_module("colorsys").__file__ != str(project.parent / "colorsys.py")
 
 
 def test_an_argument_wins(project: Path) -> None:
