@@ -261,8 +261,11 @@ def _writing(name: str) -> Iterator[TextIO]:
 
 
 def _for_owner(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, because the orders may hold personal data."""
-    return os.open(path, flags, 0o600)
+    """Make a file that only its owner can read, because the orders may hold personal data.
+
+    One that is there already is refused: another user may have made it, to read it.
+    """
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 # -- sas show ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,16 @@ def test_finished_orders_are_written_to_a_file_that_only_its_owner_can_read(
     assert list(tmp_path.iterdir()) == [file]
     assert len(night.sas("list", "--to", "-").json) == 2
     night.sas("list", "--to", str(tmp_path / "nowhere" / "x")).refused(USAGE, "cannot write")
+
+
+def test_an_export_does_not_write_into_a_file_that_somebody_put_there(
+    night: Night, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    (tmp_path / f"finished.jsonl.{os.getpid()}.part").symlink_to(others)
+    export = night.sas("list", "--to", str(tmp_path / "finished.jsonl"))
+    export.refused(USAGE, "finished.jsonl: File exists")
+    assert not others.exists()
 
 
 @pytest.mark.parametrize(
