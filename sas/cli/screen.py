@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from sas.domain.texts import visible
 from sas.operate.errors import UsageError
@@ -68,6 +69,34 @@ def console(stream: TextIO | None = None) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+class VisibleStream:
+    """A stream of lines, in which the invisible characters of each line are escaped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; return the number of its characters."""
+        self.stream.write("\n".join(map(visible, text.split("\n"))))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the stream."""
+        return getattr(self.stream, name)
+
+
+def escape_stderr() -> None:
+    """Escape what anybody writes to stderr from now on.
+
+    A text of a service may be in any error, in a log line of its SDK, or in the output of a program
+    that is run. ``console`` draws on the stream itself. While Rich draws something live, it puts a
+    stream of its own before stderr: then that one is escaped too.
+    """
+    if sys.stderr is not None:
+        sys.stderr = cast("TextIO", VisibleStream(sys.stderr))
+        sys.excepthook = traceback.print_exception  # without colours
 
 
 def styled(text: str) -> Text:
@@ -285,6 +314,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Callable[..., None
         transient=True,
         redirect_stdout=False,  # results may go into a pipe
     ) as bar:
+        escape_stderr()
         task = bar.add_task(text, total=total)
 
         def draw(done: int, total: int | None = total) -> None:
