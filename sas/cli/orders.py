@@ -167,7 +167,8 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
     names = [group.fingerprint for group in answer.groups if group.count > 1]
     if names and names[0] != UNTOLD:
         line = command("sas resubmit --fingerprint", names[0])
-        screen.sentence(f"If their cause is repaired: {line}")
+        if line:
+            screen.sentence(f"If their cause is repaired: {line}")
 
 
 def _workflow(row: OrderRow) -> str:
@@ -370,7 +371,7 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
     if not journal:
         rows = screen.count(len(story.journal), "row")
         line = command("sas show", order.order_id, options="--journal")
-        screen.sentence(f"Its journal has {rows}: {line}")
+        screen.sentence(f"Its journal has {rows}: {line or '--journal'}")
         return
     if story.rows_removed:
         screen.sentence(f"(journal rows 1 to {story.rows_removed} were removed)")

@@ -25,6 +25,7 @@ from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
 from sas.operate.why import AwaitedMessage, Waits
 from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
+from tests.command_line import check_command
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import (
     CARE,
@@ -336,6 +337,7 @@ def test_what_may_be_pasted_names_the_order_and_does_nothing_else(order_id: str)
         words = shlex.split(act.command)
         assert words.count(order_id) == 1
         assert ("--" in words) == order_id.startswith("-")
+        check_command(words[1:])
 
 
 def test_an_id_that_nobody_can_see_is_in_no_command() -> None:
