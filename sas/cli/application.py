@@ -6,6 +6,7 @@ All verbs that need workflows or agents find them here, by one rule.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -74,14 +75,24 @@ def _named(argument: str | None) -> App | None:
     for folder in (here, *here.parents):
         file = folder / PROJECT_FILE
         if file.is_file():
-            owners = {here.stat().st_uid, os.getuid() if hasattr(os, "getuid") else 0}
-            if file.stat().st_uid not in owners:
+            if not _is_trusted(folder, here):
                 raise UsageError(
-                    f"{file} belongs to another user, and its code is not run: name the "
-                    "application with --app"
+                    f"{file} lies in a folder of another user, or of everybody, and the code there "
+                    "is not run: go to the project, or give --app"
                 )
             return in_folder(folder)
     return None
+
+
+def _is_trusted(folder: Path, here: Path) -> bool:
+    """Return whether the code of a folder may run, because one is in a directory below it.
+
+    The folder belongs to this user, or to the owner of the directory. Nobody else may put files
+    there, as into /tmp.
+    """
+    status, shared = folder.stat(), stat.S_ISVTX | stat.S_IWOTH
+    owners = {here.stat().st_uid, os.getuid() if hasattr(os, "getuid") else 0}
+    return status.st_uid in owners and status.st_mode & shared != shared
 
 
 def in_folder(folder: Path) -> App | None:

@@ -64,22 +64,24 @@ def test_the_search_ends_at_the_root_of_the_project(
         names()
 
 
-def test_a_file_of_another_user_in_a_folder_above_names_no_code(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1)])
+def test_a_folder_above_that_is_not_the_operators_runs_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int
 ) -> None:
     """In ``/tmp``, anybody may write a pyproject.toml."""
     below = project.parent / "mine"
     below.mkdir()
     monkeypatch.chdir(below)
-    stat = Path.stat
+    project.parent.chmod(mode)
+    status_of = Path.stat
 
-    def of_another_user(path: Path, **options: bool) -> os.stat_result:
-        result = stat(path, **options)
-        uid = result.st_uid + (path.name == "pyproject.toml")
-        return os.stat_result((*result[:4], uid, *result[5:]))
+    def as_shown(path: Path, **options: bool) -> os.stat_result:
+        status = status_of(path, **options)
+        uid = status.st_uid + (others if path == project.parent else 0)
+        return os.stat_result((*status[:4], uid, *status[5:]))
 
-    monkeypatch.setattr(Path, "stat", of_another_user)
-    with pytest.raises(UsageError, match="belongs to another user, and its code is not run"):
+    monkeypatch.setattr(Path, "stat", as_shown)
+    with pytest.raises(UsageError, match="of another user, or of everybody"):
         names()
 
 
