@@ -8,6 +8,8 @@ PY := $(VENV)/bin/python
 ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
 	$(foreach name,FAULTS SEED MINUTES,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
+# The command; -P: no module of the current directory is imported.
+SAS = printf '\#!/bin/sh\nexec "$$(dirname "$$0")/python" -P -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
 # Most tests wait for something most of the time: more processes than cores.
 TEST_PROCESSES ?= 6
 PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -15,7 +17,7 @@ PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-re
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-setup: devstack/azurite/node_modules/.ready tools/pyright/node_modules/.ready $(VENV)/.ready ## .venv with pinned packages; Azurite and pyright from npm
+setup: devstack/azurite/node_modules/.ready tools/pyright/node_modules/.ready $(VENV)/bin/sas ## .venv with pinned packages; Azurite and pyright from npm
 
 $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 	@python=$$(tools/find-python.sh) || exit 1; \
@@ -24,8 +26,11 @@ $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.txt || \
 		{ echo "pip could not install what requirements-dev.txt pins: is the network there?"; exit 1; }
 	@pwd > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sas-project.pth"
-	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
+	@$(SAS)
 	@touch $@
+
+$(VENV)/bin/sas: Makefile | $(VENV)/.ready
+	@$(SAS)
 
 devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or newer (Azurite needs it)"; exit 1; }

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from devstack.azurite import install
-from devstack.children import Child, Scratch, complete_lines, is_error, readable
+from devstack.children import Child, Scratch, complete_lines, escaped, is_error, readable
 from devstack.doctor import has_azurite
 from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options, needed_port
@@ -226,7 +226,7 @@ async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
                 lines, offsets[path] = complete_lines(path, offsets.get(path, 0))
                 for line in lines:
                     if verbose or child in stack.beside or is_error(line):
-                        _print(f"[{child.name}] {line if verbose else readable(line)}")
+                        _print(f"[{child.name}] {escaped(line if verbose else readable(line))}")
         await asyncio.sleep(_FOLLOW_EVERY_S)
 
 

@@ -171,7 +171,7 @@ class Child:
             with contextlib.suppress(OSError):
                 text = path.read_bytes()[self._from.get(path, 0) :].decode(errors="replace")
                 lines += text.splitlines()[-_TAIL_LINES:]
-        return "\n".join(f"  | {readable(line)}" for line in lines)
+        return "\n".join(f"  | {escaped(readable(line))}" for line in lines)
 
     @property
     def killed(self) -> bool:
@@ -338,6 +338,18 @@ def readable(line: str) -> str:
     if not {"time", "level", "message"} <= record.keys():
         return line
     return f"{str(record['time'])[11:19]} {record['level']} {record['message']}"
+
+
+def escaped(text: str) -> str:
+    """A text of a log as a terminal may have it: what it would obey or hide is escaped.
+
+    Lines after the first are indented, so that none looks like one of another child.
+    """
+    lines = text.split("\n")
+    return "\n    ".join(
+        "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+        for line in lines
+    )
 
 
 def is_error(line: str) -> bool:

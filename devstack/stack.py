@@ -264,7 +264,7 @@ class Stack(AsyncRunnable):
         if config is None:
             config = self.logs / "Config.json"
             config.write_text(json.dumps(_config_of((await self.index())["queues"])))
-        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
+        argv = [sys.executable, "-P", "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management)]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
@@ -345,7 +345,7 @@ class Stack(AsyncRunnable):
         return host
 
     def _host_argv(self, functions: Sequence[str]) -> list[str]:
-        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
+        argv = [sys.executable, "-P", "-m", "devstack.functions", str(self.app_dir)]
         argv += ["--allow-remote"] * self._allow_remote
         argv += ["--only", ",".join(functions)] if functions else []
         return argv + (["--except", ",".join(self._without)] if self._without else [])

@@ -122,7 +122,7 @@ def _restarter(argv: Sequence[str], listener: socket.socket) -> Callable[[], NoR
     the port.
     """
     directory, environ = Path.cwd(), dict(os.environ)
-    command = [sys.executable, "-m", "devstack.functions", *argv]
+    command = [sys.executable, "-P", "-m", "devstack.functions", *argv]
     if "--listener" not in argv:
         command += ["--listener", str(listener.fileno())]
     listener.set_inheritable(False)  # the app's child processes do not get the socket

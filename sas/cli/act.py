@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import OrderState
+from sas.domain.texts import command
 from sas.operate import callbacks, commands, finding, inputs
 from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct
 from sas.operate.errors import UsageError
@@ -201,8 +201,10 @@ def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
             note = f": {callback.note}" if callback.note else ""
             until = screen.phrase("until", callback.until)
             screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
-            verb = f"sas callback {shlex.quote(order_id)} --step {callback.step}"
-            answer, refuse = f"{verb} --answer RESULT", f"{verb} --refuse CODE --text TEXT"
+            answer, refuse = (
+                command("sas callback", order_id, options=f"--step {callback.step} {end}")
+                for end in ("--answer RESULT", "--refuse CODE --text TEXT")
+            )
             address = callback.lacking or ""
             screen.facts([("answer", answer), ("refuse", refuse), ("address", address)])
             if callback.token:  # whole, so that it can be copied

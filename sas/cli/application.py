@@ -6,6 +6,7 @@ All verbs that need workflows or agents find them here, by one rule.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -72,9 +73,26 @@ def _named(argument: str | None) -> App | None:
         table = table_of(here)
         return App(name=argument, folder=here, label=f"--app {argument}", table=table)
     for folder in (here, *here.parents):
-        if (folder / PROJECT_FILE).is_file():
+        file = folder / PROJECT_FILE
+        if file.is_file():
+            if not _is_trusted(folder, here):
+                raise UsageError(
+                    f"{file} lies in a folder of another user, or of everybody, and the code there "
+                    "is not run: go to the project, or give --app"
+                )
             return in_folder(folder)
     return None
+
+
+def _is_trusted(folder: Path, here: Path) -> bool:
+    """Return whether the code of a folder may run, because one is in a directory below it.
+
+    The folder belongs to this user, or to the owner of the directory. Nobody else may put files
+    there, as into /tmp.
+    """
+    status, shared = folder.stat(), stat.S_ISVTX | stat.S_IWOTH
+    owners = {here.stat().st_uid, os.getuid() if hasattr(os, "getuid") else 0}
+    return status.st_uid in owners and status.st_mode & shared != shared
 
 
 def in_folder(folder: Path) -> App | None:
@@ -154,17 +172,32 @@ def load(app: App) -> Workflows | Business:
     module = app.name.partition(":")[0]
     if "/" in module or module.startswith(".") or not module:
         raise UsageError(f"{app.label} is no module: give one, like orders or orders:saga")
-    folder = str(app.folder.resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        application = _found(app.name)
+        with importing(app.folder):
+            application = _found(app.name)
     except Exception as error:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(error, PLAIN_ERRORS) else f"{type(error).__name__}: "
         raise UsageError(f"{app.label} cannot be loaded: {kind}{error}") from None
     if isinstance(application, Business | Workflows):
         return application
     raise UsageError(f"{app.label} is {type(application).__name__}: give a module or a saga")
+
+
+@contextmanager
+def importing(folder: Path) -> Iterator[None]:
+    """Import from a folder before all others while this context lasts, and after them at its end.
+
+    Only the folder of the application that was named is trusted so far. What the command itself
+    imports later never comes from there.
+    """
+    path = str(folder.resolve())
+    sys.path.insert(0, path)
+    try:
+        yield
+    finally:
+        sys.path.remove(path)
+        if path not in sys.path:
+            sys.path.append(path)
 
 
 @contextmanager

@@ -127,9 +127,8 @@ def _functions_of(project: Path) -> set[str]:
     Raises:
         DeploymentRefusedError: it cannot be loaded.
     """
-    sys.path.insert(0, str(project.resolve()))
     try:
-        with application.local_settings(project):
+        with application.importing(project), application.local_settings(project):
             apps = application.function_apps()
     except Exception as error:  # noqa: BLE001  it is the application's own code
         raise deployment.DeploymentRefusedError(

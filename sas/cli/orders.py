@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from sas.codec.record import to_line
 from sas.config import read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import Order
+from sas.domain.texts import command
 from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, lists, orders
 from sas.operate.commands import ActPlan, Intent
@@ -166,8 +166,9 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
     screen.sentence(f"{title}{words}{more}")
     names = [group.fingerprint for group in answer.groups if group.count > 1]
     if names and names[0] != UNTOLD:
-        name = shlex.quote(names[0])
-        screen.sentence(f"If their cause is repaired: sas resubmit --fingerprint {name}")
+        line = command("sas resubmit --fingerprint", names[0])
+        if line:
+            screen.sentence(f"If their cause is repaired: {line}")
 
 
 def _workflow(row: OrderRow) -> str:
@@ -199,7 +200,8 @@ def _others(status: SystemStatus, state: str) -> Iterator[str]:
     others = {name: text for name, (count, text) in texts.items() if count}
     if others and state != "all":
         options_text = f"--state {next(iter(others))}" if len(others) == 1 else "--all"
-        yield f"{', '.join(others.values())}: sas list {options_text}"
+        line = command("sas list", options=options_text)
+        yield f"{', '.join(others.values())}: {line}"
     problems = [problem for problem in status.problems if problem.about != IN_ERROR]
     if problems:
         things = screen.count(len(problems), "thing is", "things are")
@@ -260,8 +262,11 @@ def _writing(name: str) -> Iterator[TextIO]:
 
 
 def _for_owner(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, because the orders may hold personal data."""
-    return os.open(path, flags, 0o600)
+    """Make a file that only its owner can read, because the orders may hold personal data.
+
+    One that is there already is refused: another user may have made it, to read it.
+    """
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 # -- sas show ---------------------------------------------------------------------------------
@@ -342,7 +347,7 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
         screen.say("")
         screen.table(
             ("You can",),
-            [(act.command,) for act in story.acts],
+            [(act.command or act.verb,) for act in story.acts],
             below=[[act.effect] for act in story.acts],
         )
     screen.say("")
@@ -365,8 +370,8 @@ def _print_story(story: OrderStory, *, journal: bool) -> None:
     screen.say("")
     if not journal:
         rows = screen.count(len(story.journal), "row")
-        name = shlex.quote(order.order_id)
-        screen.sentence(f"Its journal has {rows}: sas show {name} --journal")
+        line = command("sas show", order.order_id, options="--journal")
+        screen.sentence(f"Its journal has {rows}: {line or '--journal'}")
         return
     if story.rows_removed:
         screen.sentence(f"(journal rows 1 to {story.rows_removed} were removed)")

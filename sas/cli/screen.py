@@ -1,23 +1,24 @@
 """What a command prints: results on stdout; progress, questions and errors on stderr.
 
 Rich draws. Text of orders and services may be hostile: it never goes through Rich's markup, and its
-control characters are escaped. On a terminal, times are ages and lines fold. In a pipe, times are
+invisible characters are escaped. On a terminal, times are ages and lines fold. In a pipe, times are
 in UTC and no line is cut.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from sas.domain.texts import visible
 from sas.operate.errors import UsageError
 from sas.operate.why import spelled
 
@@ -35,7 +36,6 @@ PLAIN_PROGRESS_S = 5.0
 FOLD_WIDTH_MIN = 40
 """A column that folds has at least so many columns of the screen, or goes below its rows."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _STYLES: Mapping[str, str] = {
     **dict.fromkeys(("Error", "open", "active", "failed", "missing", "wrong"), "red"),
     **dict.fromkeys(("Processed", "closed", "ok"), "green"),
@@ -63,7 +63,7 @@ def console(stream: TextIO | None = None) -> Console:
 
     file = stream or sys.stdout
     return Console(
-        file=file,
+        file=getattr(file, "stream", file),
         width=None if is_terminal(file) else PIPE_WIDTH,
         markup=False,
         emoji=False,
@@ -71,16 +71,39 @@ def console(stream: TextIO | None = None) -> Console:
     )
 
 
-def one_line(text: str) -> str:
-    """Return text with its control characters escaped, so that it stays on one line."""
-    return _CONTROL.sub(lambda match: repr(match.group())[1:-1], text)
+class VisibleStream:
+    """A stream of lines, in which the invisible characters of each line are escaped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; return the number of its characters."""
+        self.stream.write("\n".join(map(visible, text.split("\n"))))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the stream."""
+        return getattr(self.stream, name)
+
+
+def escape_stderr() -> None:
+    """Escape what anybody writes to stderr from now on.
+
+    A text of a service may be in any error, in a log line of its SDK, or in the output of a program
+    that is run. ``console`` draws on the stream itself. While Rich draws something live, it puts a
+    stream of its own before stderr: then that one is escaped too.
+    """
+    if sys.stderr is not None:
+        sys.stderr = cast("TextIO", VisibleStream(sys.stderr))
+        sys.excepthook = traceback.print_exception  # without colours
 
 
 def styled(text: str) -> Text:
     """Return text for the console, escaped, in the colour of the state that it names."""
     from rich.text import Text  # noqa: PLC0415
 
-    clean = one_line(text)
+    clean = visible(text)
     return Text(clean, style=_STYLES.get(clean.strip(), ""))
 
 
@@ -130,7 +153,7 @@ def complain(text: str) -> None:
     """Print an error or a remark on stderr, escaped."""
     global _last_output_s  # noqa: PLW0603
     _last_output_s = time.monotonic()
-    print(one_line(text), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+    print(visible(text), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
 def begin() -> None:
@@ -165,7 +188,7 @@ def table(
     from rich.text import Text  # noqa: PLC0415
 
     names = list(columns)
-    cells = [[one_line(cell) for cell in row] for row in rows]
+    cells = [[visible(cell) for cell in row] for row in rows]
     lines_below = [[*lines] for lines in below] or [[] for _ in cells]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if folds:
@@ -291,6 +314,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Callable[..., None
         transient=True,
         redirect_stdout=False,  # results may go into a pipe
     ) as bar:
+        escape_stderr()
         task = bar.add_task(text, total=total)
 
         def draw(done: int, total: int | None = total) -> None:
@@ -309,7 +333,7 @@ def confirmed(action: str) -> bool:
     """
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"{action}: there is no terminal to ask at; give --yes. Nothing was sent.")
-    print(f"{one_line(action)}? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"{visible(action)}? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
     try:
         if _answer().strip().lower() in {"y", "yes"}:
             return True

@@ -105,6 +105,7 @@ def _display(*, follow: bool, as_json: bool) -> Iterator[Callable[[SystemStatus]
         from rich.live import Live  # noqa: PLC0415  # slow to import
 
         with Live(console=screen.console(), auto_refresh=False) as live:
+            screen.escape_stderr()
             yield lambda answer: live.update(_drawn(answer), refresh=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -17,9 +16,11 @@ from typing import Any
 from sas.adapters.endpoints import token_credential
 from sas.cli import screen, system
 from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError
-from sas.codec.external import Notification, encode, notice_of
+from sas.codec.external import Notification, notice_of
+from sas.codec.record import to_line
 from sas.config import read_order_bytes_max
 from sas.domain.queues import Queues
+from sas.domain.texts import visible
 from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.submissions import InputError, InputItem, SubmissionTracker, read_ahead
 
@@ -147,7 +148,7 @@ class SubmitRun:
         tracker = self.tracker
         counts = tracker.counts() if self.follow else {"submitted": tracker.submitted}
         if self.as_json:
-            screen.say(json.dumps({"summary": counts}))
+            screen.say(to_line({"summary": counts}))
         else:
             phrases = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
             screen.say(", ".join(phrases))
@@ -197,7 +198,7 @@ class SubmitRun:
 def line_of(notification: Notification, *, as_json: bool) -> str:
     """Return a notification for people, or for programs: the CloudEvent on one line."""
     if as_json:
-        return encode(notification).decode()
+        return to_line(notification)
     data = notification.data
     parts = [f"{data.order_id or '(no order id)':<20} {notice_of(notification.type):<14}"]
     if data.step:
@@ -209,7 +210,7 @@ def line_of(notification: Notification, *, as_json: bool) -> str:
     if data.awaits:
         undoing = data.awaits == "undo"
         parts.append("(being undone)" if undoing else "(waiting for an operator)")
-    return screen.one_line(" ".join(parts).rstrip())
+    return visible(" ".join(parts).rstrip())
 
 
 class _WaitReporter(logging.Handler):

@@ -25,7 +25,7 @@ from sas.codec.strict import (
     convert,
     parse,
 )
-from sas.domain.ids import InvalidIdError, check_order_id
+from sas.domain.ids import InvalidIdError, check_new_order_id
 
 MESSAGE_BYTES_DEFAULT = 256 * 1024
 """Default of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Standard, with its headers
@@ -108,7 +108,7 @@ def parse_order(
     if not isinstance(value["order"], dict):
         raise MalformedError(Reason.INVALID, "Expected `object` - at `$.order`")
     try:
-        check_order_id(message.order_id)
+        check_new_order_id(message.order_id)
     except InvalidIdError as error:
         raise MalformedError(Reason.INVALID_ORDER_ID, str(error)) from None
     digest = content_hash(message.workflow, message.reply_queue, value["order"])

@@ -2,7 +2,8 @@
 
 The five fields keep the pattern's names. The content of applications and agents (``Payload``,
 ``Result``, ``Edited``) is included only on request, because it may be personal. It is written
-exactly as it was received. The schema is docs/contract/exported-order.schema.json.
+as it was received, but for characters that no screen shows: they are escaped. The schema is
+docs/contract/exported-order.schema.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time
 from sas.domain.messages import JournalEntry, Outgoing
 from sas.domain.order import AttemptError, Order, StepRecord, UndoStatus
+from sas.domain.texts import visible_json
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
@@ -49,9 +51,9 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
     return members | ({"Payload": _json(details.payload)} if content else {})
 
 
-def to_line(record: dict[str, Any]) -> str:
-    """Return a record as one line of JSON."""
-    return msgspec.json.encode(record).decode()
+def to_line(record: Any) -> str:
+    """Return a record as one line of JSON, in which a screen shows each character."""
+    return visible_json(msgspec.json.encode(record).decode())
 
 
 def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _sent(message: Outgoing) -> dict[str, Any]:
 
 
 def _json(content: Content | None) -> Any:
-    """Return JSON text as it was written, on one line; parsing it would change its numbers.
+    """Return JSON text as it was written; parsing it would change its numbers.
 
     If the content of a rejected order is not JSON, it is returned as text. A payload reference
     that is still here could not be fetched: its content is lost.
@@ -129,8 +131,7 @@ def _json(content: Content | None) -> Any:
         json.loads(content, parse_int=len, parse_float=len)  # checks the syntax only
     except ValueError:
         return content
-    # JSON strings contain no line breaks, so this changes white space only.
-    return msgspec.Raw(content.replace("\r", " ").replace("\n", " ").encode())
+    return msgspec.Raw(content.encode())
 
 
 def _time(moment: datetime | None) -> str | None:

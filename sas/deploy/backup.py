@@ -65,7 +65,7 @@ async def export(endpoint: Endpoint, table: str, path: Path, tell: Tell) -> None
     )
     try:
         part.unlink(missing_ok=True)
-        part.touch(mode=0o600)
+        part.touch(mode=0o600, exist_ok=False)  # another user may make one, to read it
         with gzip.open(part, "wb", compresslevel=6) as file:
             file.write(_line(header))
             count = 0

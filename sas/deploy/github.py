@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 from sas.deploy import owner
 from sas.deploy.azd import VALUES, WEBHOOKS, DeploymentRefusedError, parameter_variables
 from sas.deploy.commands import CommandFailedError, az, run
+from sas.domain.texts import visible
 
 ENVIRONMENT = "production"
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -285,7 +287,7 @@ def _revoke(assignment: str) -> None:
         if "AuthorizationFailed" not in error.text:
             raise
         print("It has an older right, which an owner of the subscription removes:")
-        print(f"    az {' '.join(command)}")
+        print(f"    az {shlex.join(command)}")
 
 
 def _protect(path: str) -> None:
@@ -300,7 +302,8 @@ def _protect(path: str) -> None:
         if (name, kind) not in present:
             _gh("POST", f"{path}/deployment-branch-policies", {"name": name, "type": kind})
     for name, kind in sorted(present.difference(POLICIES)):
-        print(f"{path.rpartition('/')[2]} lets the {kind} {name} deploy too: a rule of yours?")
+        text = f"{path.rpartition('/')[2]} lets the {kind} {name} deploy too: a rule of yours?"
+        print(visible(text))
 
 
 def _explained(error: CommandFailedError, environment: str) -> Exception:
@@ -356,7 +359,8 @@ def _trust(client: str, subjects: Mapping[str, str]) -> None:
             continue
         present.add(trusted)
         if name not in subjects:
-            print(f"The credential {name} lets {trusted[1]} deploy too: remove it if it is yours")
+            text = f"The credential {name} lets {trusted[1]} deploy too: remove it if it is yours"
+            print(visible(text))
     for name, text in subjects.items():
         if (ISSUER, text) not in present:  # Entra ID refuses the same subject twice
             parameters = {"name": name, "issuer": ISSUER, "subject": text, "audiences": [AUDIENCE]}

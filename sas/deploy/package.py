@@ -126,7 +126,7 @@ def _download(lines: list[str], folder: Path, tell: Told) -> list[Path]:
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(GLIBC_MINOR_MAX, 4, -1)]
     abis = (f"cp{PYTHON.replace('.', '')}", "abi3", "none")
     command = [
-        *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check"),
+        *(sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check"),
         *("--require-hashes", "--no-deps", "--only-binary", ":all:", "--progress-bar", "off"),
         *("--implementation", "cp", "--python-version", PYTHON),
         *(word for abi in abis for word in ("--abi", abi)),

@@ -24,6 +24,7 @@ from typing import Any
 from sas.deploy.commands import CommandFailedError, az
 from sas.deploy.owner import assignments, group_id, group_name
 from sas.deploy.queues import read_list
+from sas.domain.texts import visible
 
 MARK = "sas: "
 QUIET = timedelta(days=1)
@@ -102,7 +103,8 @@ def _revoke(env: Mapping[str, str], assignment: Mapping[str, Any]) -> None:
     """Delete a role assignment. A lock on the resource forbids it, and then an owner must."""
     properties = assignment["properties"]
     place = properties["scope"].rpartition("/")[2]
-    text = f"the right of {properties['principalId']} on {place} ({properties['description']})"
+    description = visible(str(properties["description"]))
+    text = f"the right of {properties['principalId']} on {place} ({description})"
     command = ("role", "assignment", "delete", "--ids", assignment["id"])
     try:
         az(env, *command)

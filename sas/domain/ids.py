@@ -10,11 +10,14 @@ import hashlib
 import re
 from datetime import UTC, datetime
 
+from sas.domain.texts import is_visible
+
 ORDER_ID_LENGTH_MAX = 100
 MESSAGE_ID_LENGTH_MAX = 128
 """Longest MessageId that Service Bus takes."""
 _FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MESSAGE_ID = re.compile(f"[^\ud800-\udfff]{{1,{MESSAGE_ID_LENGTH_MAX}}}")
+_ORDER_NAME = re.compile(r"[^\W_](?: ?[\w.:@+=,~-])*")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 NAME_LENGTH_MAX = 40
 URGENT_SUFFIX = "-urgent"
@@ -42,6 +45,21 @@ def check_order_id(value: str) -> str:
         )
     if value != value.strip():
         raise InvalidIdError("order_id begins or ends with a space: remove it")
+    return value
+
+
+def check_new_order_id(value: str) -> str:
+    """Return ``value`` if a new order can have this id, else raise InvalidIdError.
+
+    It is a name that people read, type and paste. Versions before took any id that can be part of a
+    key (``check_order_id``): orders that have such an id keep it.
+    """
+    check_order_id(value)
+    if not _ORDER_NAME.fullmatch(value) or not is_visible(value):
+        raise InvalidIdError(
+            f"order_id {value!r} is not a name: begin it with a letter or digit, and use only "
+            "letters, digits, single spaces between them, and - _ . : @ + = , ~"
+        )
     return value
 
 

@@ -63,13 +63,16 @@ def quoted(text: str, length_max: int = QUOTED_LENGTH_MAX) -> str:
     return f"“{shortened(plain, length_max)}”"
 
 
-def command(words: str, *arguments: str) -> str:
-    """Return a command that people can paste. ``words`` are ours, the arguments may be anybody's.
+def command(words: str, *arguments: str, options: str = "") -> str:
+    """Return a command that people can paste.
 
-    Each argument stays one argument and no option, whatever it holds. If one has an invisible
-    character, nobody could see what is pasted: then there is no command (an empty text).
+    ``words`` and ``options`` are ours, the arguments may be anybody's. Each argument stays one
+    argument and no option, whatever it holds. If one has an invisible character, nobody could see
+    what is pasted: then there is no command (an empty text).
     """
     if not all(map(is_visible, arguments)):
         return ""
-    options_end = ["--"] if any(each.startswith("-") for each in arguments) else []
-    return " ".join([words, *options_end, *map(shlex.quote, arguments)])
+    places = [*map(shlex.quote, arguments)]
+    if any(each.startswith("-") for each in arguments):
+        words, options, places = f"{words} {options}".rstrip(), "", ["--", *places]
+    return " ".join([words, *places, options]).rstrip()

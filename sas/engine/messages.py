@@ -6,7 +6,6 @@ to send them again after a crash.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState
 from sas.domain.queues import Queues, lane
+from sas.domain.texts import command
 from sas.domain.workflow import Workflow
 from sas.engine.delivery import ORDER_ID
 from sas.ports import Message
@@ -34,25 +34,26 @@ _STATE_OF = {
     Notice.REJECTED: OrderState.REJECTED,
 }
 
-_SHOW = "sas show {order}"
-COMMANDS: Mapping[AlertKind, str] = {
+_SHOW = ("sas show", "order")
+COMMANDS: Mapping[AlertKind, tuple[str, ...]] = {
     AlertKind.STEP_FAILED: _SHOW,
     AlertKind.UNDO_FAILED: _SHOW,
     AlertKind.OVERDUE: _SHOW,
     AlertKind.COMMAND_REFUSED: _SHOW,
-    AlertKind.REJECTED: "sas messages list rejected",
-    AlertKind.DEAD_LETTERED: "sas messages show {message}",
-    AlertKind.UNDELIVERABLE: "sas status",
-    AlertKind.BREAKER_OPEN: "sas status",
-    AlertKind.AGENT_FAILING: "sas status",
-    AlertKind.WAITING: "sas list --state running --workflow {workflow}",
-    AlertKind.NOT_PICKED_UP: "sas status",
-    AlertKind.QUEUE_DELAY: "sas status",
-    AlertKind.NOT_RUNNABLE: "sas status",
-    AlertKind.UNREADABLE: "sas status",
+    AlertKind.REJECTED: ("sas messages list rejected",),
+    AlertKind.DEAD_LETTERED: ("sas messages show", "message"),
+    AlertKind.UNDELIVERABLE: ("sas status",),
+    AlertKind.BREAKER_OPEN: ("sas status",),
+    AlertKind.AGENT_FAILING: ("sas status",),
+    AlertKind.WAITING: ("sas list --state running --workflow", "workflow"),
+    AlertKind.NOT_PICKED_UP: ("sas status",),
+    AlertKind.QUEUE_DELAY: ("sas status",),
+    AlertKind.NOT_RUNNABLE: ("sas status",),
+    AlertKind.UNREADABLE: ("sas status",),
 }
-"""The command to run first, by the kind of an alert. An incident that is over (cleared) has none:
-nothing is left to do. An unreadable part of one order has the command of that order."""
+"""The command to run first, and what it names, by the kind of an alert. An incident that is over
+(cleared) has none: nothing is left to do. An unreadable part of one order has the command of that
+order."""
 
 NOTIFICATION_RESULTS_BYTES_MAX = 64 * 1024
 """A notification carries results up to this size. If it leaves them out, it says so."""
@@ -172,14 +173,11 @@ def alert(body: external.AlertMessage, to: Addresses) -> Message:
 def _command(kind: AlertKind, body: external.AlertMessage) -> str | None:
     arguments = {
         "order": body.order_id,
-        "agent": body.agent,
         "workflow": body.workflow,
         "message": f"{body.id.removesuffix('/alert')}/1",  # the first part of a rejected message
     }
-    command = _SHOW if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
-    return command and command.format_map(
-        {name: shlex.quote(text or "") for name, text in arguments.items()}
-    )
+    words = _SHOW if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
+    return (words and command(words[0], *(arguments[name] or "" for name in words[1:]))) or None
 
 
 def _request(

@@ -14,7 +14,6 @@ Reading here only peeks. ``sas.operate.redriving`` sends messages again and remo
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,6 +25,7 @@ from sas.codec.strict import Reason
 from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
+from sas.domain.texts import command
 from sas.engine.delivery import BUG
 from sas.engine.receiver import DEAD_LETTER_REASON, FAILED, REFUSED, why_given_up
 from sas.operate import finding
@@ -302,18 +302,18 @@ def _row(letter: Letter, order: OrderRow | None) -> MessageRow:
 def _dead_letter(letter: Letter, queues: Queues) -> dict[str, Any]:
     properties, verdict = letter.peeked.properties, letter.verdict
     reason, error = properties.get(DEAD_LETTER_REASON, ""), properties.get(BUG)
-    todo, verb = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
-    command = f"sas messages {verb.format(shlex.quote(letter.peeked.message_id))}"
+    todo, verb, options = _TODO_OF_FATE[verdict.fate if verdict else DeadLetterFate.UNKNOWN]
+    line = command(f"sas messages {verb}", letter.peeked.message_id, options=options)
     if letter.path == queues.dead_letters:
         todo = "nothing: the function of this queue takes it; check that the function app runs"
-        command = ""
+        line = ""
     return {
         "what": DEAD_LETTER,
         "kind": _KIND_OF_REASON.get(reason, reason or "given-up"),
         "cause": why_given_up(properties) + (f": {error}" if error else ""),
         "fate": str(verdict or ""),
         "todo": todo,
-        "command": command,
+        "command": line,
     }
 
 
@@ -324,10 +324,10 @@ _KIND_OF_REASON = {
     "TTLExpiredException": "expired",
 }
 _TODO_OF_FATE = {
-    DeadLetterFate.SAFE: ("repair the cause, then send it again", "resend {}"),
-    DeadLetterFate.DONE: ("nothing: remove it", "remove {}"),
-    DeadLetterFate.GONE: ("nothing: remove it", "remove {}"),
-    DeadLetterFate.UNKNOWN: ("look at it", "show {} --content"),
+    DeadLetterFate.SAFE: ("repair the cause, then send it again", "resend", ""),
+    DeadLetterFate.DONE: ("nothing: remove it", "remove", ""),
+    DeadLetterFate.GONE: ("nothing: remove it", "remove", ""),
+    DeadLetterFate.UNKNOWN: ("look at it", "show", "--content"),
 }
 
 
@@ -337,9 +337,8 @@ def _rejected(
     over = _why_passed(part, order, queues)
     is_whole = part.size is None  # see redriving
     verb = "resend" if part.order_id and is_whole and not over else "remove"
-    command = f"{verb} {shlex.quote(message_id)}"
-    if verb == "resend" and is_internal(part, queues):
-        command += f" --to {shlex.quote(part.source_queue)}"
+    to_queue = verb == "resend" and is_internal(part, queues)
+    options = command("--to", part.source_queue) if to_queue else ""
     return {
         "what": REJECTED_ORDER if is_order(part, queues) else REJECTED_MESSAGE,
         "source": part.source_queue,
@@ -347,7 +346,7 @@ def _rejected(
         "cause": part.description,
         "over": over,
         "todo": "nothing: remove it" if over else _todo_of_rejected(part, queues, order),
-        "command": f"sas messages {command}",
+        "command": command(f"sas messages {verb}", message_id, options=options),
         "parts": part.parts,
     }
 

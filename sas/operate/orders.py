@@ -7,7 +7,6 @@ The terminal and the desk draw their answers.
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from sas.domain.ids import parse_key_time
 from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
+from sas.domain.texts import command
 from sas.domain.workflow import Workflows
 from sas.engine.delivery import BUG, DEPLOY_WAIT
 from sas.features.circuit_breaker.guard import breakers
@@ -159,18 +159,17 @@ def story_of(
 
 def acts_of(order: Order) -> Iterator[Act]:
     """Yield the commands that are possible now."""
-    name = shlex.quote(order.order_id)
     failed_steps = tuple(step.name for step in order.steps if is_failed(step))
     awaiting_steps = tuple(step.name for step in order.steps if step.awaits_callback)
     has_calls = act_on(order, Intent(verb=Verb.UNDO, by="")).verb is Verb.CANCEL
     result = " --input RESULT" if order.direction is Direction.DO else ""
     typed = {
-        Verb.RESUBMIT: f"resubmit {name}",
-        Verb.SKIP: f"skip {name} --step {''.join(failed_steps[:1])}{result}",
-        Verb.CANCEL: f"undo {name}",
-        Verb.UNDO: f"undo {name}{' --now' * has_calls}",
-        Verb.ACKNOWLEDGE: f"show {name} --acknowledge",
-        Verb.CALLBACK: f"callback {name} --step {''.join(awaiting_steps[:1])}",
+        Verb.RESUBMIT: ("resubmit", ""),
+        Verb.SKIP: ("skip", f"--step {''.join(failed_steps[:1])}{result}"),
+        Verb.CANCEL: ("undo", ""),
+        Verb.UNDO: ("undo", "--now" * has_calls),
+        Verb.ACKNOWLEDGE: ("show", "--acknowledge"),
+        Verb.CALLBACK: ("callback", f"--step {''.join(awaiting_steps[:1])}"),
     }
     if not has_calls:
         del typed[Verb.CANCEL]
@@ -181,7 +180,7 @@ def acts_of(order: Order) -> Iterator[Act]:
         Verb.SKIP: failed_steps,
         Verb.CALLBACK: awaiting_steps,
     }
-    for verb, command in typed.items():
+    for verb, (word, options) in typed.items():
         steps = steps_of.get(verb, ())
         intent = Intent(
             verb=verb,
@@ -199,7 +198,7 @@ def acts_of(order: Order) -> Iterator[Act]:
             effect = f"end {' or '.join(steps)} as the callback would: done, or refused"
         yield Act(
             verb=verb.value,
-            command=f"sas {command}",
+            command=command(f"sas {word}", order.order_id, options=options),
             effect=effect,
             steps=steps,
             final=verb in {Verb.UNDO, Verb.CANCEL},
@@ -258,9 +257,9 @@ async def _with_command(
     paths = [lane(queues.scheduler, urgent=urgent) for urgent in (False, True)]
     for letter in (await letters.read(bus, paths)).letters if bus else ():
         with suppress(MalformedError, OtherVersionError):
-            command = internal.decode(letter.peeked.body, CommandMessage)
-            if command.order_id == order.order_id and command.seq in {None, order.seq}:
-                message = _in_queue(letter, f"{command.verb} by {command.by} ")
+            body = internal.decode(letter.peeked.body, CommandMessage)
+            if body.order_id == order.order_id and body.seq in {None, order.seq}:
+                message = _in_queue(letter, f"{body.verb} by {body.by} ")
                 awaited = "A scheduler, to carry out a command."
                 waits = replace(waits, awaited=awaited, then=IF_IT_LASTS, todo="", message=message)
                 return waits, letter
@@ -388,7 +387,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
         story=f"It was rejected and never began: {part.reason}: {part.description.rstrip('.')}.",
         waits=Waits(
             awaited="Nothing.",
-            todo=f"Correct it and submit it again, or `sas messages resend {part.id}`.",
+            todo=f"Correct it and submit it again, or `{command('sas messages resend', part.id)}`.",
             message=message,
         ),
         message_id=part.id,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sas.codec.record import to_line
+
 _NAMES = {"order_id": "OrderID", "message_id": "MessageID", "correlation_id": "CorrelationID"}
 
 
@@ -21,4 +23,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename=_json_name):
 
     def line(self) -> str:
         """Return the record as one line of JSON."""
-        return msgspec.json.encode(self).decode()
+        return to_line(self)

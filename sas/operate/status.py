@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from msgspec.structs import replace
 from sas.domain.change import StepDue
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
+from sas.domain.texts import command
 from sas.engine.rejections import is_of_refused
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.incidents import rules
@@ -258,7 +258,7 @@ def _not_runnable(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Probl
         todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
         needs_you=True,
         since=since,
-        command=f"sas show {shlex.quote(order_ids[0])}" if order_ids else "",
+        command=command("sas show", order_ids[0]) if order_ids else "",
     )
 
 
@@ -286,7 +286,7 @@ def _late(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
             todo="Check that it runs. If it does, it has too much to do: add instances.",
             needs_you=True,
             since=min(moments),
-            command=f"sas show {shlex.quote(order_id)}" if is_late else "",
+            command=command("sas show", order_id) if is_late else "",
         )
 
 
@@ -357,7 +357,9 @@ def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
             todo="Repair the cause, then send them again or remove them.",
             needs_you=True,
             since=count.oldest,
-            command=f"sas messages list {'dead-letters' if count.dead_lettered else 'rejected'}",
+            command=command(
+                "sas messages list", "dead-letters" if count.dead_lettered else "rejected"
+            ),
         )
 
 

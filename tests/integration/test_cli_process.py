@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,3 +93,26 @@ def test_ctrl_c_ends_the_command_with_130_and_no_word() -> None:
     running.send_signal(signal.SIGINT)
     assert running.communicate(timeout=60) == ("", "")
     assert running.returncode == 130
+
+
+@pytest.mark.parametrize("words", ["--version", "list", "status --check", "docs", "workflows draw"])
+def test_no_module_of_the_current_directory_is_run(words: str, tmp_path: Path) -> None:
+    for name in ("json", "logging", "random", "rich", "typer", "typing", "azure", "msgspec", "sas"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'a').close()\n")
+    script = Path(sys.executable).with_name("sas")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    subprocess.run([script, *words.split()], cwd=tmp_path, env=environment, check=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("house", ["sas", "devstack"])
+def test_no_process_that_is_started_imports_from_the_current_directory(house: str) -> None:
+    starts = [
+        line
+        for file in (ROOT / house).rglob("*.py")
+        if "tests" not in file.parts and "node_modules" not in file.parts
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if 'sys.executable, "' in line
+    ]
+    assert starts
+    assert [line for line in starts if not re.search(r'sys.executable, "-[PI]"', line)] == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,35 @@ def test_the_search_ends_at_the_root_of_the_project(
     monkeypatch.chdir(other)
     with pytest.raises(UsageError, match="no application is named: write app = "):
         names()
+
+
+@pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1)])
+def test_a_folder_above_that_is_not_the_operators_runs_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int
+) -> None:
+    """In ``/tmp``, anybody may write a pyproject.toml."""
+    below = project.parent / "mine"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    project.parent.chmod(mode)
+    status_of = Path.stat
+
+    def as_shown(path: Path, **options: bool) -> os.stat_result:
+        status = status_of(path, **options)
+        uid = status.st_uid + (others if path == project.parent else 0)
+        return os.stat_result((*status[:4], uid, *status[5:]))
+
+    monkeypatch.setattr(Path, "stat", as_shown)
+    with pytest.raises(UsageError, match="of another user, or of everybody"):
+        names()
+
+
+def test_the_folder_of_the_application_comes_last_once_it_is_imported(project: Path) -> None:
+    (project.parent / "colorsys.py").write_text("raise RuntimeError('not trusted')\n")
+    names()
+    assert sys.path[-1] == str(project.parent)
+    sys.modules.pop("colorsys", None)
+    assert import_module("colorsys").__file__ != str(project.parent / "colorsys.py")
 
 
 def test_an_argument_wins(project: Path) -> None:

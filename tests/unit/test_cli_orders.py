@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from sas.cli import screen
 from sas.domain.order import Fault
+from sas.domain.texts import is_visible
 from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import RefusedError
 from tests.unit.actors_kit import break_row
@@ -17,7 +20,8 @@ from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 DECLINED = RefusedError("card-declined", "the card was declined")
-HOSTILE = "one\x1b[2J\ntwo\u202e"
+HOSTILE = "one\x1b[2J\ntwo\u202e\u200b\x7f\x9b"
+SHOWN = r"one\x1b[2J\ntwo\u202e\u200b\x7f\x9b"
 
 
 def fact(lines: list[str], name: str) -> str:
@@ -70,9 +74,12 @@ def test_foreign_text_can_neither_break_a_page_nor_drive_the_terminal(
     for arguments in (["list"], ["show", "A", "--journal"]):
         result = night.sas(*arguments)
         assert result.code == 0
-        assert "one\\x1b[2J\\ntwo\\u202e" in result.out
-        assert "\x1b[2J" not in result.out
-        assert "\u202e" not in result.out
+        assert SHOWN in result.out
+        assert all(map(is_visible, re.sub(r"\x1b\[[0-9;]*m", "", result.out).split("\n")))
+    for arguments in (["list", "--json"], ["show", "A", "--json"]):
+        result = night.sas(*arguments)
+        assert all(map(is_visible, result.out.split("\n")))
+        assert repr(HOSTILE)[1:-1] in repr(result.json)
 
 
 def test_all_listed_orders_are_acknowledged_with_one_command(night: Night) -> None:
@@ -118,6 +125,16 @@ def test_finished_orders_are_written_to_a_file_that_only_its_owner_can_read(
     assert list(tmp_path.iterdir()) == [file]
     assert len(night.sas("list", "--to", "-").json) == 2
     night.sas("list", "--to", str(tmp_path / "nowhere" / "x")).refused(USAGE, "cannot write")
+
+
+def test_an_export_does_not_write_into_a_file_that_somebody_put_there(
+    night: Night, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    (tmp_path / f"finished.jsonl.{os.getpid()}.part").symlink_to(others)
+    export = night.sas("list", "--to", str(tmp_path / "finished.jsonl"))
+    export.refused(USAGE, "finished.jsonl: File exists")
+    assert not others.exists()
 
 
 @pytest.mark.parametrize(

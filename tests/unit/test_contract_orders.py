@@ -99,7 +99,8 @@ def test_code_and_schema_agree_on_every_forbidden_character(character: str) -> N
 
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=130) | st.text(
-    st.sampled_from("aA1 \u00a0\u2003\u3000\ufeff\n\t\x7f\x85/\\#?|-ü🙂"), max_size=12
+    st.sampled_from("aA1 -_.:@+=,~;$&><()`'{}\u00a0\u2003\u3000\ufeff\n\t\x7f\x85/\\#?|ü🙂"),
+    max_size=12,
 )
 ANYTHING = st.recursive(
     st.none()
@@ -113,17 +114,19 @@ ANYTHING = st.recursive(
 
 
 @given(IDS)
-def test_code_and_schema_agree_on_any_order_id_but_on_how_long_an_emoji_is(order_id: str) -> None:
+def test_the_schema_takes_each_order_id_that_the_code_takes_and_no_other_of_ascii(
+    order_id: str,
+) -> None:
     message = body(order_id=order_id)
-    fits = len(order_id.encode("utf-16-le")) // 2 <= 100
-    assert code_takes(message) is (schema_takes(message) and fits)
+    assert schema_takes(message) or not code_takes(message)
+    assert code_takes(message) or not (schema_takes(message) and order_id.isascii())
 
 
 @pytest.mark.parametrize(("count", "is_accepted"), [(50, True), (51, False), (100, False)])
 def test_the_schema_takes_more_characters_that_count_two_and_documents_the_limit(
     count: int, is_accepted: bool
 ) -> None:
-    message = body(order_id="\U0001f6d2" * count)
+    message = body(order_id="\U00020000" * count)  # a letter
     assert code_takes(message) is is_accepted
     assert schema_takes(message)
     description = load("order-message.schema.json")["$defs"]["orderId"]["description"]
@@ -152,7 +155,9 @@ def test_code_and_schema_agree_whatever_the_members_hold(
 ) -> None:
     changed = {name: value for name, value in (GOOD | members).items() if name not in missing_names}
     message = json.dumps(changed).encode()
-    assert code_takes(message) is schema_takes(message)
+    assert schema_takes(message) or not code_takes(message)
+    if str(changed.get("order_id", "")).isascii():
+        assert code_takes(message) is schema_takes(message)
 
 
 def test_whole_numbers_are_written_without_a_fraction_which_no_schema_can_express() -> None:

@@ -57,6 +57,24 @@ def test_an_order_id_neither_begins_nor_ends_with_a_space(bad: str) -> None:
         ids.check_order_id(bad)
 
 
+@pytest.mark.parametrize(
+    "good", ["1", "NW-10248", "A b", "a.b:c@d+e=f,g~h_i-", "Żółć", "注文-1", "٣", "web-shop-7"]
+)
+def test_a_new_order_id_is_a_name(good: str) -> None:
+    assert ids.check_new_order_id(good) == good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [*(f"a{character}b" for character in ";$&><()`'\"{}[]%*!^\u200b\u202e\u3164"), "-a", ".", "..",
+     "~a", "@a", "=a", "_a", "a  b", "🧾"],
+)  # fmt: skip
+def test_a_new_order_id_that_a_shell_obeys_or_that_hides_is_refused(bad: str) -> None:
+    assert ids.check_order_id(bad) == bad  # a stored order may have it
+    with pytest.raises(InvalidIdError, match="is not a name: begin it with a letter or digit"):
+        ids.check_new_order_id(bad)
+
+
 @given(st.text(max_size=120))
 def test_whatever_is_accepted_as_an_order_id_can_be_hashed_and_put_into_a_key(text: str) -> None:
     try:

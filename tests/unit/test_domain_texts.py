@@ -1,13 +1,19 @@
 """Texts of others in what people read and paste."""
 
+import ast
+import json
+import re
 import subprocess
 import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.domain.texts import command, is_visible, quoted, shortened, visible
+import sas
+from sas.domain.texts import command, is_visible, quoted, shortened, visible, visible_json
 
 SHOWN_MARKS = (
     "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
@@ -68,3 +74,60 @@ def test_an_argument_that_could_be_an_option_comes_behind_the_end_of_options() -
 
 def test_there_is_no_command_with_a_character_that_nobody_can_see() -> None:
     assert command("sas show", "NW\u200b1") == ""
+
+
+def test_options_of_ours_come_behind_the_arguments_but_before_the_end_of_options() -> None:
+    assert command("sas show", "10248", options="--journal") == "sas show 10248 --journal"
+    assert command("sas show", "-x", options="--journal") == "sas show --journal -- -x"
+
+
+PACKAGE = Path(sas.__file__).parent
+COMMAND = re.compile(r"\bsas (messages )?[a-z]+ [^.;:,()]*$")
+QUOTES_FOR_ITSELF = {"domain/texts.py", "environment.py", "cli/project.py"}
+"""Modules that need shlex for a text that is no command of ``sas``."""
+
+
+def before_texts_of_others(node: ast.AST) -> Iterator[str]:
+    """Yield what stands before each placeholder of the f-strings and templates below a node.
+
+    The arguments of ``command`` are left out, and texts of several lines, which are docstrings.
+    """
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command":
+        return
+    if isinstance(node, ast.JoinedStr):
+        text = ""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                yield text
+            text += str(part.value) if isinstance(part, ast.Constant) else "-"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+        yield from re.findall(r"^([^{]*)\{", node.value)
+    for child in ast.iter_child_nodes(node):
+        yield from before_texts_of_others(child)
+
+
+def test_no_other_place_composes_a_command_to_paste() -> None:
+    """A command with an id is made by ``command``: an f-string or a template would not quote it."""
+    places = [
+        f"{file.relative_to(PACKAGE)}: {before}"
+        for file in PACKAGE.rglob("*.py")
+        for before in before_texts_of_others(ast.parse(file.read_text(encoding="utf-8")))
+        if COMMAND.search(before)
+    ]
+    assert places == []
+    modules = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")
+               if "import shlex" in file.read_text(encoding="utf-8")}  # fmt: skip
+    assert {name for name in modules if not name.startswith("deploy/")} == QUOTES_FOR_ITSELF
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_json_that_is_shown_has_the_same_values_on_one_visible_line(value: object) -> None:
+    for indent in (None, "\t"):
+        line = visible_json(json.dumps(value, ensure_ascii=False, indent=indent))
+        assert is_visible(line)
+        assert json.loads(line) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
 from sas.operate.why import AwaitedMessage, Waits
 from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
+from tests.command_line import check_command
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import (
     CARE,
@@ -324,6 +326,25 @@ def test_what_may_be_done_follows_from_the_state(state: str, verbs: list[str]) -
     assert ("sas show o --acknowledge" in commands) == ("sas resubmit o" in commands)
     seen_order = replace(ORDERS[state], acknowledged_by="bob")
     assert "acknowledge" not in {act.verb for act in acts_of(seen_order)}
+
+
+@pytest.mark.parametrize("order_id", ["a; id", "$(id)", "`id`", "-x", "a 'b'"])
+def test_what_may_be_pasted_names_the_order_and_does_nothing_else(order_id: str) -> None:
+    order = replace(
+        ORDERS["in error"], details=replace(ORDERS["in error"].details, order_id=order_id)
+    )
+    for act in acts_of(order):
+        words = shlex.split(act.command)
+        assert words.count(order_id) == 1
+        assert ("--" in words) == order_id.startswith("-")
+        check_command(words[1:])
+
+
+def test_an_id_that_nobody_can_see_is_in_no_command() -> None:
+    order = replace(
+        ORDERS["in error"], details=replace(ORDERS["in error"].details, order_id="a\u202eb")
+    )
+    assert {act.command for act in acts_of(order)} == {""}
 
 
 def test_a_row_names_the_step_the_change_the_operator_the_reason_and_an_edited_input(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.children import Scratch, readable
+from devstack.children import Scratch, escaped, readable
 from devstack.tests.stack_kit import ROOT
 
 LEAVES = """
@@ -116,3 +116,10 @@ def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
 )
 def test_a_log_line_of_json_is_shown_as_people_read_it(line: str, shown: str) -> None:
     assert readable(line) == shown
+
+
+def test_a_terminal_does_not_obey_what_a_log_line_has_of_others() -> None:
+    text = 'agent: \x1b]0;pwned\x07\x9b2J\u202e\u200b "refusé, 注文"\n[broker] all is well'
+    assert escaped(text) == (
+        'agent: \\x1b]0;pwned\\x07\\x9b2J\\u202e\\u200b "refusé, 注文"\n    [broker] all is well'
+    )
