@@ -389,7 +389,7 @@ class Receiver:
     async def _defer(self, copy: Message, outage: UnavailableError) -> None:
         """Have the supervisor send a copy that no queue takes; raises ``outage`` if that fails."""
         try:
-            await self.external.defer([copy], copy.message_id, self.clock.now())
+            await self.external.hold([copy], copy.message_id)
         except UnavailableError as error:
             log.warning("a message of queue %s is given back: %s", copy.queue, error)
             raise outage from error  # 7. Give back.

@@ -14,11 +14,11 @@ from sas.bootstrap import assemble
 from sas.codec.external import AlertMessage
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.strict import convert
-from sas.domain.change import DeferredDue
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
+from sas.engine.held import HeldMessages
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
@@ -170,9 +170,7 @@ class Rig:
         """Do what a supervisor of yet another instance does."""
         context = self.context("sweep")
         await self.clock.run(check_health(context))
-        for row in [row for rows in self.store._due.values() for row in rows.values()]:
-            if isinstance(row, DeferredDue) and row.at <= self.clock.now():
-                await self.clock.run(context.outbox.resend(row))
+        await self.clock.run(HeldMessages(context).send())
 
     def alert_bodies(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
