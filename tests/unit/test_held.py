@@ -204,8 +204,8 @@ async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(
         system.bus.queues[queue].refuses = True
     await system.later(LATE_S)
     await system.sweep()
-    left = Counter(message.queue for message in system.held())
-    assert left == {SHOP: 30, QUEUES.scheduler: 75}
+    counts = Counter(message.queue for message in system.held())
+    assert counts == {SHOP: 30, QUEUES.scheduler: 75}
     assert [item.message.message_id for item in await system.store.held(SHOP, 1)] == ["m-45"]
 
 
