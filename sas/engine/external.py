@@ -57,7 +57,9 @@ class ExternalSender:
             try:
                 await self._bus.send(messages)
             except BusUnavailableError as error:
-                self._paused_until[queue] = now + QUEUE_PAUSE
+                # Applications choose the names of their queues: old ones are forgotten.
+                paused = {name: at for name, at in self._paused_until.items() if at > now}
+                self._paused_until = {**paused, queue: now + QUEUE_PAUSE}
                 log.warning("messages about %s are held: %s", order_id, error)
             else:
                 self._paused_until.pop(queue, None)

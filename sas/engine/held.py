@@ -157,6 +157,7 @@ class HeldMessages:
             await self._context.store.release(item)
             if is_taken:
                 await self._ended(queue)
+            self._late.discard(queue)
         return len(page) == limit
 
     async def _is_taken(self, item: HeldMessage) -> bool:
@@ -184,7 +185,6 @@ class HeldMessages:
         await self._context.rejections.delivered(queue)
         if queue in self._late:
             await self._context.incidents.end(*self._incident_of(queue))
-            self._late.discard(queue)
 
     async def _waits(self, oldest: HeldMessage) -> None:
         """Act on a queue that takes none. ``oldest`` waits for it longest."""

@@ -308,3 +308,20 @@ async def test_a_token_holds_one_message_however_often_it_is_used_while_its_queu
     for number in range(60):
         await post(system, callback.token, {"outcome": "done", "result": {"n": number}})
     assert len(system.held()) == 1
+
+
+async def test_an_instance_forgets_the_names_of_queues_that_applications_made_up() -> None:
+    system = kit()
+    system.bus.is_away = True
+    for number in range(50):
+        message = Message(f"responses-{number}", "m-1", b"{}")
+        assert not await system.run(system.context.external.send([message], "O-1"))
+        await system.later(3)
+    assert len(system.context.external._paused_until) == 1
+    system.bus.is_away = False
+    await system.later(LATE_S)
+    for _ in range(2):
+        await system.sweep()
+        await system.later(AGAIN_S)
+    assert system.held() == []
+    assert system.supervisor._held._late == set()
