@@ -150,12 +150,14 @@ class Supervisor:
         rules_of: Callable[[str, int], Rules],
         excuses: Excuses,
         function_time: timedelta,
+        *,
+        held_messages: HeldMessages,
     ) -> None:
         self._context = context
         self._rules_of = rules_of
         self._excuses = excuses
         self._function_time = function_time
-        self._held = HeldMessages(context)
+        self._held = held_messages
         self._paused: dict[Due, datetime] = {}
         self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones

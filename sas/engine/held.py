@@ -16,9 +16,9 @@ sends at its beginning, because a step whose answer came in time has not failed.
    notification is counted, an alert is logged, and any other message goes on as a dead letter of
    its queue. Of notifications and alerts the oldest are given up beyond ``HELD_MAX`` for one queue.
    Dead letters themselves are never given up.
-5. **Never again.** A message that its queue will never take is given up at once, or put aside. An
-   exception is the copy of a message that was put back: its right to send may be missing for a
-   while. But too large it stays for ever, so then it is put aside too.
+5. **Never again.** A message that its queue will never take is given up at once, or put aside. The
+   copy of a message that was put back waits for a right to send, as the receiver does. If it is too
+   large, it is rejected as the receiver rejects it.
 
 Several instances may send the same messages at once. That is harmless: each has its id.
 """
@@ -26,7 +26,7 @@ Several instances may send the same messages at once. That is harmless: each has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
@@ -36,7 +36,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.queues import lane
 from sas.domain.texts import quoted
 from sas.engine.context import Context
-from sas.engine.delivery import BUG, FIRST_ID
+from sas.engine.delivery import BUG, FIRST_ID, Delivery
 from sas.engine.receiver import FAILURES, dead_letter, is_copy
 from sas.engine.rejections import SCOPE_LENGTH_MAX
 from sas.ports import (
@@ -69,10 +69,14 @@ EXPIRED = "TTLExpiredException"
 
 
 class HeldMessages:
-    """Sends held messages. The numbers are those of the module's text."""
+    """Sends held messages. The numbers are those of the module's text.
 
-    def __init__(self, context: Context) -> None:
+    ``reject`` puts a message aside that is too large for its queue, and tells its sender.
+    """
+
+    def __init__(self, context: Context, reject: Callable[[Delivery], Awaitable[None]]) -> None:
         self._context = context
+        self._reject = reject
         self._ends_at = self._rests_until = datetime.min.replace(tzinfo=UTC)
         self._behind = ""
         self._taking: list[str] = []
@@ -172,11 +176,13 @@ class HeldMessages:
             try:
                 await self._context.bus.send([message])
             except UndeliverableError as error:  # 5. Never again.
-                if is_copy(message) and not isinstance(error, TooLargeForQueueError):
+                if not is_copy(message):
+                    rejections, correlation_id = self._context.rejections, message.correlation_id
+                    await rejections.undeliverable(error, item.order_id, correlation_id)
+                elif isinstance(error, TooLargeForQueueError):
+                    await self._reject(_delivery(message))
+                else:
                     raise QueueRefusesError(error) from error
-                await self._context.rejections.undeliverable(
-                    error, item.order_id, message.correlation_id
-                )
                 return False
         return True
 
@@ -256,15 +262,30 @@ class HeldMessages:
         else:
             try:
                 await self._context.bus.send([_letter(queues.dead_letters, message)])
+            except TooLargeForQueueError:
+                await self._reject(_delivery(message))
             except UndeliverableError as error:
                 raise QueueRefusesError(error) from error
 
 
+def _first_id(message: Message) -> str:
+    return message.properties.get(FIRST_ID, message.message_id)
+
+
+def _delivery(message: Message) -> Delivery:
+    """Return a copy as the receiver restores it."""
+    return Delivery(
+        body=message.body,
+        message_id=_first_id(message),
+        queue=message.queue,
+        properties=message.properties,
+    )
+
+
 def _letter(queue: str, message: Message) -> Message:
     """Return a message as Service Bus would have dead-lettered it, as its sender sent it."""
-    first_id = message.properties.get(FIRST_ID, message.message_id)
     properties = {
         name: text for name, text in message.properties.items() if name not in {FAILURES, BUG}
     }
-    first = replace(message, message_id=first_id, properties=properties)
+    first = replace(message, message_id=_first_id(message), properties=properties)
     return dead_letter(queue, first, EXPIRED, "its queue did not take it")

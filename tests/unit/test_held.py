@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -231,7 +232,8 @@ async def test_an_order_that_is_held_for_too_long_is_a_dead_letter_of_its_queue(
 
 async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again() -> None:
     system = kit()
-    body = b"x" * (MESSAGE_BYTES_MAX + 1)
+    members = {"order_id": "O-1", "reply_queue": SHOP, "note": "x" * MESSAGE_BYTES_MAX}
+    body = json.dumps(members).encode()
     copy = Message(QUEUES.orders, "again/1", body, properties={FIRST_ID: "m-1"})
     item = HeldMessage(message=copy, since=system.clock.now(), order_id="again/1")
     await system.store.hold(item)
@@ -242,6 +244,7 @@ async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again
     assert system.held() == []
     assert tries[QUEUES.orders] == 1
     assert system.rejected()[0].source_queue == QUEUES.orders
+    assert system.notices() == ["rejected"]
 
 
 async def test_a_copy_waits_for_a_right_to_send_that_is_missing_for_a_while() -> None:

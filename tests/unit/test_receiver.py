@@ -183,7 +183,7 @@ async def test_a_message_too_large_to_be_put_back_is_rejected_at_once(error: Exc
     assert await door.receive(TOO_LARGE) is None
     assert door.clock.now() == START
     assert [delivery.message_id for delivery in door.kept] == [FIRST.message_id]
-    assert (door.bus.queues[QUEUE].waiting, await door.due()) == ([], [])
+    assert (door.bus.queues[QUEUE].waiting, door.store.held_messages) == ([], {})
 
 
 async def test_poison_that_is_too_large_for_the_dead_letters_is_rejected() -> None:
