@@ -271,7 +271,7 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     assert (system.rejected(), system.alerts()) == ([], [])
 
 
-async def test_two_supervisors_that_send_a_deferred_message_at_once_hold_it_once() -> None:
+async def test_two_supervisors_that_send_a_held_message_at_once_send_it_once() -> None:
     system = kit(duplicate_window=WINDOW)
     other = kit(beside=system, instance="host-2")
     break_queues(system, SHOP)
