@@ -22,6 +22,7 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues, lane
 from sas.engine.context import Context
 from sas.engine.external import ExternalSender
+from sas.engine.held import HeldMessages
 from sas.engine.hooks import CallGuard
 from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
@@ -250,6 +251,7 @@ def assemble(
             business.workflows.rules,
             excuses,
             min(SWEEP_TIME, settings.function_time),
+            held_messages=HeldMessages(context, submitter.reject_too_large),
         ),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
         purger=Purger(context, settings.retention, settings.function_time),

@@ -65,7 +65,7 @@ _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsS
 
 CUT_OFF_S = 45
 """Most seconds that a function takes to end once its time is over: its handler is cut off, and its
-message is put back or deferred.
+message is put back or held.
 """
 MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 """Highest value of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Premium."""

@@ -255,7 +255,8 @@ class System:
         counts = await self.counts()
         if any(counts[queue, kind] for queue in WORKED for kind in ("Active", "Scheduled")):
             return False
-        return not any([await self.store.oldest_due(shard) for shard in self.store.shards])
+        dues = [await self.store.oldest_due(shard) for shard in self.store.shards]
+        return not any(dues) and await self.store.held_queue("") is None
 
 
 async def _persist(child: Child) -> None:

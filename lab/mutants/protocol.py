@@ -97,15 +97,15 @@ MUTANTS = (
     ),
     Mutant(
         name="a held message is dropped",
-        path=_OUTBOX,
-        old="                await self._send_deferred(message, due)",
+        path="sas/engine/held.py",
+        old="                await self._context.bus.send([message])",
         new="                pass",
     ),
     Mutant(
         name="what a queue does not take is not held",
         path="sas/engine/external.py",
-        old="            await self._store.defer(_key(order_id), traced, at)",
-        new="            _ = traced, at",
+        old="            await self._store.hold(HeldMessage(",
+        new="            _ = (HeldMessage(",
     ),
     Mutant(
         name="a MessageId is used again",

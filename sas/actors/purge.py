@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sas.domain.change import OUT_AGAIN_AFTER, DeferredDue, OtherDue, OutDue
+from sas.domain.change import OUT_AGAIN_AFTER, OtherDue, OutDue
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.ports import OtherVersionError, StoreUnavailableError, Summary
@@ -140,7 +140,7 @@ class Purger:
         if len(rows) >= SEARCHED_DUE_MAX:
             log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
             return None
-        return {row.order_id for row in rows if isinstance(row, OutDue | DeferredDue | OtherDue)}
+        return {row.order_id for row in rows if isinstance(row, OutDue | OtherDue)}
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, purge: Purge) -> None:
         """Load and remove some orders of one shard."""

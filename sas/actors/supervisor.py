@@ -18,7 +18,7 @@ the scheduler, notifies and alerts. A timer starts a sweep every ten seconds:
      woken again (``sas.domain.expire``).
    * ``DeadlineDue``: the deadline of a whole order has passed.
    * ``OutDue``: the messages of a journal row may not be sent yet. They are sent again.
-   * ``DeferredDue``: a queue did not take a message. It is sent, or deferred again.
+   * ``DeferredDue``: the version before held a message here. It is moved to the held messages.
    * ``OtherDue``: the row cannot be read here. It is left to a newer version, or reported.
 
    A change by the supervisor has no message that would be redelivered. So it leaves an out row
@@ -36,6 +36,8 @@ the scheduler, notifies and alerts. A timer starts a sweep every ten seconds:
 6. **End in time.** When the function's time is over, or the bus failed several times in a row,
    nothing new begins. The rows that remain are still there for the next sweep.
 7. **Run the sweep tasks** of the features, such as the alerts of incidents.
+8. **Send held messages** (``sas.engine.held``). They come last and have a time of their own. So
+   however many are held, no due row waits for them.
 
 If the instance dies in a sweep, the lease ends by itself and another instance sweeps. A change that
 was committed is not repeated: its due row was replaced in the same transaction, and the epoch of
@@ -77,6 +79,7 @@ from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
+from sas.engine.held import HeldMessages
 from sas.engine.hooks import Excuses
 from sas.engine.transition import ContentionError, TransitionRunner
 from sas.ports import (
@@ -147,11 +150,14 @@ class Supervisor:
         rules_of: Callable[[str, int], Rules],
         excuses: Excuses,
         function_time: timedelta,
+        *,
+        held_messages: HeldMessages,
     ) -> None:
         self._context = context
         self._rules_of = rules_of
         self._excuses = excuses
         self._function_time = function_time
+        self._held = held_messages
         self._paused: dict[Due, datetime] = {}
         self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
@@ -178,6 +184,7 @@ class Supervisor:
         self._paused = {row: until for row, until in self._paused.items() if until > now}
         shards = list(self._context.store.shards)
         resting = Counter(shard_of(row.order_id, len(shards)) for row in self._paused)
+        is_any_held = await self._held.send_answers()
         for _ in shards:  # 2. Go through the shards.
             # 6. End in time.
             if sweep.looked_at >= SWEEP_DUE_MAX or self._is_over(sweep) or not await self._leads():
@@ -193,6 +200,8 @@ class Supervisor:
             raise StoreUnavailableError("no shard could be read: the next sweep tries again")
         for task in self._context.sweep_tasks:  # 7. Run the sweep tasks.
             await task()
+        if is_any_held:
+            await self._held.send()  # 8. Send held messages.
         metrics.swept((now - (sweep.oldest or now)).total_seconds())
         if sweep.looked_at:
             log.info(
@@ -310,8 +319,8 @@ class Supervisor:
                 await self._context.store.load(row.order_id)  # it may be of a newer version
                 raise ValueError(f"{row.row_key!r} is a due row of an unknown kind: remove it")
             case DeferredDue():
-                await self._context.outbox.resend(row)
-                return "sent later"
+                await self._context.store.hold_deferred(row)
+                return "held"
             case _:
                 return await self._expire(row)
 

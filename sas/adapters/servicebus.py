@@ -11,7 +11,7 @@ The Functions host receives messages and calls the functions. This module only s
 4. If the acknowledgement is lost, the broker may have taken the batch or not. The link is closed,
    because its state is unknown, and what is pending is sent **once more** over a new one. (Each
    time the SDK itself may repeat the send once.) If that fails too: BusUnavailableError. The
-   caller's own message is put back, its out row comes due, or the new messages are deferred in the
+   caller's own message is put back, its out row comes due, or the new messages are held in the
    store. Then they are sent again.
 5. So a message may be sent twice. That is harmless. Its MessageId follows from the reason why it is
    sent (``sas.domain.ids``) and stays the same, so a queue with duplicate detection drops the

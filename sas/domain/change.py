@@ -116,7 +116,7 @@ class DeadlineDue:
 
 @dataclass(frozen=True, slots=True)
 class DeferredDue:
-    """A message that its queue did not take is deferred: send it at ``at``. ``key`` names it."""
+    """A message that its queue did not take, as the version before wrote it: move it."""
 
     at: datetime
     order_id: str

@@ -5,21 +5,14 @@ order, and still its reader must get each message. So a message is sent like thi
 
 1. **Send it**, unless its queue refused a message within the last two seconds. During that pause
    this instance does not try, because each try may last ten seconds.
-2. **Defer it**, if the queue does not take it now. The message is written to the state store with a
-   due row (``DeferredDue``). When that is written, the message counts as sent: the actor goes on,
-   and its trigger message is completed.
-3. **Send it later.** From then on only the supervisor sends it: every 30 s a sweep finds the due
-   row. If the queue still does not take the message, it is deferred again with a later due row. The
-   old row is removed after that. So at every moment there is a due row, or the message was sent.
-4. **Never.** If the queue will never take a message (it does not exist, or the message is too
+2. **Hold it**, if the queue does not take it now. The message is written to the state store. Then
+   it counts as sent: the actor goes on, and its trigger message is completed. From then on only
+   the supervisor sends it (``sas.engine.held``).
+3. **Never.** If the queue will never take a message (it does not exist, or the message is too
    large), the caller is told with ``UndeliverableError`` (``Rejections.undeliverable``).
 
-A crash between the send and the removal of the due row sends the message once more, with the same
-id. Several supervisors that defer one message write the same row, because the time of the next row
-follows from the time of the last one.
-
-Two other senders defer messages here: a callback by HTTP, because HTTP has no redelivery, and the
-receiver, for a copy that no queue takes (``sas.engine.receiver``).
+Two other senders have messages held here: a callback by HTTP, because HTTP has no redelivery, and
+the receiver, for a copy that no queue takes (``sas.engine.receiver``).
 """
 
 from __future__ import annotations
@@ -28,19 +21,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sas.domain.ids import InvalidIdError, check_order_id, digest_id
-from sas.ports import BusUnavailableError, Clock, Message, MessageBus, StateStore
+from sas.ports import BusUnavailableError, Clock, HeldMessage, Message, MessageBus, StateStore
 from sas.telemetry.tracing import carried, logger
 
 log = logger(__name__)
-DEFERRED_AGAIN_AFTER = timedelta(seconds=30)
-"""Pause before a deferred message is sent again."""
 QUEUE_PAUSE = timedelta(seconds=2)
 """Pause before retrying a queue that refused a message."""
 
 
 class ExternalSender:
-    """Sends external messages, or defers them. The numbers are those of the module's text.
+    """Sends external messages, or has them held. The numbers are those of the module's text.
 
     ``_paused_until`` is this instance's own: for each queue that refused a message, when to try it
     again.
@@ -52,17 +42,14 @@ class ExternalSender:
         self._clock = clock
         self._paused_until: dict[str, datetime] = {}
 
-    async def send(
-        self, messages: Sequence[Message], order_id: str, deferred_since: datetime | None = None
-    ) -> bool:
-        """Send messages to one queue; False if they were deferred, because it takes none now.
+    async def send(self, messages: Sequence[Message], order_id: str) -> bool:
+        """Send messages to one queue; False if they are held, because it takes none now.
 
-        ``order_id`` names the order that they are about, or another subject. ``deferred_since`` is
-        the time in the due row of a message that is deferred already.
+        ``order_id`` names the order that they are about, or another subject.
 
         Raises:
             UndeliverableError: the queue will never take the first message.
-            StoreUnavailableError: a message could be neither sent nor deferred.
+            StoreUnavailableError: a message could be neither sent nor held.
         """
         queue, now = messages[0].queue, self._clock.now()
         # 1. Send it.
@@ -70,31 +57,19 @@ class ExternalSender:
             try:
                 await self._bus.send(messages)
             except BusUnavailableError as error:
-                self._paused_until[queue] = now + QUEUE_PAUSE
-                log.warning("messages about %s are deferred: %s", order_id, error)
+                # Applications choose the names of their queues: old ones are forgotten.
+                paused = {name: at for name, at in self._paused_until.items() if at > now}
+                self._paused_until = {**paused, queue: now + QUEUE_PAUSE}
+                log.warning("messages about %s are held: %s", order_id, error)
             else:
                 self._paused_until.pop(queue, None)
                 return True
-        await self.defer(messages, order_id, deferred_since or now)  # 2. Defer it.
+        await self.hold(messages, order_id)  # 2. Hold it.
         return False
 
-    async def defer(self, messages: Sequence[Message], order_id: str, since: datetime) -> None:
+    async def hold(self, messages: Sequence[Message], order_id: str) -> None:
         """Have the supervisor send messages to one queue later; raises StoreUnavailableError."""
-        # Several supervisors may send the same message: all of them write the same new row.
-        at = _next(since, self._clock.now())
+        now = self._clock.now()
         for message in messages:
             traced = replace(message, properties={**message.properties, **carried()})
-            await self._store.defer(_key(order_id), traced, at)
-
-
-def _next(since: datetime, now: datetime) -> datetime:
-    """Return the first time after ``now`` at which a message is sent again."""
-    return since + DEFERRED_AGAIN_AFTER * max((now - since) // DEFERRED_AGAIN_AFTER + 1, 1)
-
-
-def _key(order_id: str) -> str:
-    """Return an order id, or for any other text an id that can be part of a key."""
-    try:
-        return check_order_id(order_id)
-    except InvalidIdError:
-        return digest_id(order_id)
+            await self._store.hold(HeldMessage(message=traced, since=now, order_id=order_id))

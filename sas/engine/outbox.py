@@ -12,7 +12,7 @@ journal row (``sas.engine.transition``). The outbox is what happens next.
    the error is raised in the end (5).
 3. **Send the external messages**: alerts to operators, notifications to applications. Other people
    own those queues, so an order never waits for one. A message that its queue does not take now is
-   deferred (``sas.engine.external``). A notification that its queue will never take is given up,
+   held (``sas.engine.external``). A notification that its queue will never take is given up,
    and counted in an incident of that queue. Either way it counts as sent. The external messages
    are sent even if 2 failed: their readers need not wait for an internal queue. They are not sent
    if an earlier delivery sent them (``external`` is False).
@@ -29,8 +29,7 @@ Who sends, and who repeats it if the sender dies:
 * The supervisor's trigger is a timer, which nobody redelivers. So its transitions write an out row
   as well (``OutDue``). The row is removed at 4, and a later sweep sends what an out row names. With
   an out row, step 3 waits until 2 succeeds: that row repeats all of it, and nothing is lost.
-* The supervisor alone sends a deferred message. Its due row stays until the message is sent, or is
-  deferred again in a later row.
+* The supervisor alone sends a held message, and removes it afterwards (``sas.engine.held``).
 
 So each receiver gets each message **at least once**. It acts **once**, because a repeated message
 has the same id. A scheduler finds the cause row of that id. An agent's service recognises the
@@ -42,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sas.domain.change import DeferredDue, OutDue
+from sas.domain.change import OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import Order
@@ -51,7 +50,6 @@ from sas.engine.delivery import EXTERNAL_SENT
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import ContentStore
 from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
-from sas.engine.receiver import is_copy
 from sas.engine.rejections import Rejections
 from sas.engine.run_on import RunOn
 from sas.ports import (
@@ -62,7 +60,6 @@ from sas.ports import (
     StateStore,
     UndeliverableError,
 )
-from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -139,7 +136,7 @@ class Outbox:
             await self._store.remove_due(out)
 
     async def send_external(self, messages: Sequence[Message], order: Order) -> None:
-        """Send or defer messages that leave the system; raises StoreUnavailableError."""
+        """Send or hold messages that leave the system; raises StoreUnavailableError."""
         by_queue: dict[str, list[Message]] = {}
         for message in messages:
             by_queue.setdefault(message.queue, []).append(message)
@@ -147,7 +144,7 @@ class Outbox:
             await self._send_to_one_queue(batch, order)
 
     async def _send_to_one_queue(self, batch: list[Message], order: Order) -> None:
-        """Send or defer messages to one queue. Those that it will never take are given up.
+        """Send or hold messages to one queue. Those that it will never take are given up.
 
         After a refusal the others are sent again, with the same ids: that is harmless.
         """
@@ -162,29 +159,6 @@ class Outbox:
                 batch = [message for message in batch if message is not error.undelivered]
             else:
                 return
-
-    async def resend(self, due: DeferredDue) -> None:
-        """Send a deferred message, or defer it again; raises StoreUnavailableError.
-
-        Its due row is removed last. If it was deferred again, a later row has replaced it.
-        """
-        message = await self._store.deferred(due)
-        if message is not None:
-            trace = message.properties.get("traceparent")
-            with tracing.of_order("supervisor send", trace, order_id=due.order_id):
-                await self._send_deferred(message, due)
-        await self._store.remove_due(due)
-
-    async def _send_deferred(self, message: Message, due: DeferredDue) -> None:
-        try:
-            if await self._external.send([message], due.order_id, due.at):
-                await self._rejections.delivered(message.queue)
-        except UndeliverableError as error:
-            if is_copy(message):  # the receiver waits for the right to send, and so does its copy
-                log.warning("a message of queue %s is still deferred: %s", message.queue, error)
-                await self._external.defer([message], due.order_id, due.at)
-                return
-            await self._rejections.undeliverable(error, due.order_id, message.correlation_id)
 
     async def _fetched(self, order: Order, entry: JournalEntry) -> Mapping[PayloadRef, str]:
         """Return the text of the offloaded results that the notifications of a row carry."""

@@ -30,7 +30,7 @@ One delivery goes like this:
    allowed fits its queue. A message whose copy is too large is rejected at once (``reject``).
 5. **Wait here.** If the queue does not take the copy now, the bus is away. After an outage the
    function pauses, and goes back to 2 with the message that it still holds.
-6. **Defer.** If the function must end before its next attempt, or failed, the copy is written to
+6. **Hold.** If the function must end before its next attempt, or failed, the copy is written to
    the state store, and the supervisor sends it later (``sas.engine.external``).
 7. **Give back.** If the store is away too, or a message cannot be rejected, the error is raised,
    and the host redelivers. Only this way uses up a delivery. After an outage, each one lasts a
@@ -172,7 +172,7 @@ class FailedError(UnavailableError):
 class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 
-    The numbers are those of the module's text. ``external`` defers the copies that no queue takes.
+    The numbers are those of the module's text. ``external`` holds the copies that no queue takes.
     ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
     fit the state store or lacks a queue or a right. ``incidents`` tells the operator of failures.
     ``dead_letters`` is the queue of that name. ``reject`` keeps a message aside for good that is
@@ -195,7 +195,7 @@ class Receiver:
         Returns what the handler returns; None if the message was put back, or was given up here.
 
         Raises:
-            UnavailableError: the message could be neither put back nor deferred. The host
+            UnavailableError: the message could be neither put back nor held. The host
                 redelivers it.
         """
         delivery = _as_first_sent(delivery)  # 1. Restore.
@@ -265,7 +265,7 @@ class Receiver:
             # 5. Wait here.
             delay = min(delay, DELAY_MAX_S)
             if self.clock.now() + timedelta(seconds=delay) >= ends_at:
-                await self._defer(copy, outage)  # 6. Defer.
+                await self._hold(copy, outage)  # 6. Hold.
                 return None
             await self.clock.sleep(delay)
 
@@ -285,7 +285,7 @@ class Receiver:
             copy = self._poison(delivery, error)
             is_away = not await self._is_sent(copy, why)
         if is_away:
-            await self._defer(copy, why)  # 6. Defer.
+            await self._hold(copy, why)  # 6. Hold.
 
     async def _report_failure(self, delivery: Delivery, error: Exception, delay: float) -> None:
         """Report the incident of a failure. If that fails, the next failure does it."""
@@ -386,14 +386,14 @@ class Receiver:
             return False
         return True
 
-    async def _defer(self, copy: Message, outage: UnavailableError) -> None:
+    async def _hold(self, copy: Message, outage: UnavailableError) -> None:
         """Have the supervisor send a copy that no queue takes; raises ``outage`` if that fails."""
         try:
-            await self.external.defer([copy], copy.message_id, self.clock.now())
+            await self.external.hold([copy], copy.message_id)
         except UnavailableError as error:
             log.warning("a message of queue %s is given back: %s", copy.queue, error)
             raise outage from error  # 7. Give back.
-        log.warning("a message of queue %s is deferred until it takes it: %s", copy.queue, outage)
+        log.warning("a message of queue %s is held until it takes it: %s", copy.queue, outage)
 
 
 async def _handled(handler: Handler, delivery: Delivery) -> tuple[object, list[Message]]:

@@ -147,6 +147,18 @@ class SharedValue(Generic[T]):
     token: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMessage:
+    """A message that its queue did not take, and since when it waits in the state store.
+
+    ``order_id`` names the order that it is about, or another subject.
+    """
+
+    message: Message
+    since: datetime
+    order_id: str
+
+
 class StateStore(Protocol):
     """Orders, their journals and the index rows, in one table, one transaction per transition.
 
@@ -207,20 +219,39 @@ class StateStore(Protocol):
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
 
-    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
-        """Keep a message that its queue does not take now, until it is sent at ``at`` or later.
-
-        Repeating is harmless. The order need not exist. ``due`` returns a ``DeferredDue`` for it.
-        """
-
-    async def deferred(self, due: DeferredDue) -> Message | None:
-        """Return a message that is held; None if it was sent meanwhile."""
-
-    async def remove_due(self, due: OutDue | DeferredDue) -> None:
+    async def remove_due(self, due: OutDue) -> None:
         """Remove a due row, because its messages were sent. A missing row is not an error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""
+
+    async def hold(self, item: HeldMessage) -> None:
+        """Keep a message until ``release`` removes it. Repeating is harmless."""
+
+    async def held_queue(self, behind: str) -> str | None:
+        """Return the first queue behind ``behind`` that has held messages; None after the last one.
+
+        ``behind`` is the name of a queue, or empty: then the first queue of all is returned.
+        """
+
+    async def held(self, queue: str, limit: int) -> list[HeldMessage]:
+        """Return at most ``limit`` messages that are held for a queue, oldest first.
+
+        Raises:
+            CorruptOrderError: the row of one of them was changed by hand.
+        """
+
+    async def held_count(self, queue: str, limit: int) -> int:
+        """Return how many messages are held for a queue, counted up to ``limit``."""
+
+    async def release(self, item: HeldMessage) -> None:
+        """Remove a message that was held. A missing one is not an error."""
+
+    async def hold_deferred(self, due: DeferredDue) -> None:
+        """Hold the message of a due row, since the row's time, and remove the row.
+
+        The version before held messages had a place of their own wrote such rows.
+        """
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """Return at most ``limit`` orders in Error since ``since`` or later, oldest first."""

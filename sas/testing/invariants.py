@@ -13,7 +13,7 @@ a. **A transition, as it is committed** (``of_change``, ``Invariants.written``):
    step that is ready. Later transitions may repair such a mistake, so nobody would see it at the
    end.
 b. **A message, as it is sent or completed** (``_was_sent``, ``_was_completed``): a message may
-   leave its queue only if each wake and request that it caused was sent or deferred, or if the
+   leave its queue only if each wake and request that it caused was sent or held, or if the
    message was put back. The journal says what it caused. At the end the loss would not show,
    because the supervisor often repairs it later.
 c. **A message that was given up** (``_was_given_up``, ``_was_put_aside``): once its dead letter was
@@ -51,7 +51,7 @@ from sas.codec import external
 from sas.codec.external import AlertMessage
 from sas.codec.internal import Kind
 from sas.codec.strict import Reason, convert
-from sas.domain.change import Change, DeferredDue, OutDue
+from sas.domain.change import Change, OutDue
 from sas.domain.claim import is_out
 from sas.domain.ids import cause_of, digest_id, idempotency_key, message_id, reply_id
 from sas.domain.messages import (
@@ -409,17 +409,16 @@ class Invariants:
             self._say(2, f"{cause} is completed, and {', '.join(lost)} is lost")
 
     def _unsent(self, order: Order, seq: int, *, outside: bool = False) -> list[str]:
-        """Return the messages of a journal row that were neither sent nor deferred."""
+        """Return the messages of a journal row that were neither sent nor held."""
         losses = []
-        deferred = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
-        deferred_ids = {message.message_id for message in deferred}
+        held_ids = {message.message_id for message in self._held()}
         for index, item in enumerate(
             self._system.store.orders[order.order_id].journal[seq - 1].messages
         ):
             own_id = message_id(order.order_id, seq, index)
             if isinstance(item, Request) and order.steps[item.step].epoch != item.epoch:
                 continue
-            if own_id in self._sent_ids or own_id in deferred_ids:
+            if own_id in self._sent_ids or own_id in held_ids:
                 continue
             if self._was_handled(order, item, own_id):
                 continue
@@ -451,7 +450,7 @@ class Invariants:
             return True
         queues = self._system.bus.queues.values()
         copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
-        copies += self._system.store._deferred.values()  # noqa: SLF001
+        copies += self._held()
         return any(f'"id":"{form}"'.encode() in copy.body for copy in copies for form in forms)
 
     def _is_close(self, step: StepRecord) -> bool:
@@ -474,7 +473,7 @@ class Invariants:
             self._say(14, f"message {queued.message.message_id} is poison: {reason}")
 
     def _is_back(self, message: Message, *others: str) -> bool:
-        """Return whether a copy of a message is on its queue, on one of ``others``, or deferred.
+        """Return whether a copy of a message is on its queue, on one of ``others``, or held.
 
         A dead letter counts as a copy too, because the function of dead letters reads it, or an
         operator redrives it.
@@ -486,14 +485,16 @@ class Invariants:
         paths = names | letters | subqueues
         queues = [self._system.bus.queues[path] for path in sorted(paths)]
         copies = [queued.message for queue in queues for queued in (*queue.waiting, *queue.locked)]
-        copies += self._system.store._deferred.values()  # noqa: SLF001
+        copies += self._held()
         return any(copy.body == message.body for copy in copies)
 
-    def _was_removed(self, due: OutDue | DeferredDue) -> None:
-        if isinstance(due, OutDue):
-            stored = self._system.store.orders[due.order_id]
-            for lost in self._unsent(stored.order, due.seq, outside=True):
-                self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
+    def _held(self) -> Iterator[Message]:
+        return (item.message for item in self._system.store.held_messages.values())
+
+    def _was_removed(self, due: OutDue) -> None:
+        stored = self._system.store.orders[due.order_id]
+        for lost in self._unsent(stored.order, due.seq, outside=True):
+            self._say(4, f"the out row of seq {due.seq} is gone, and {lost} is not sent")
 
     def left_over(self) -> Iterator[Violation]:
         """Yield what should have happened and did not."""
@@ -594,8 +595,7 @@ class Invariants:
             self._say(12, f"{place} is answered 200, and its step has not ended")
 
     def _holds(self, claims: dict[str, Any]) -> bool:
-        messages = self._system.store._deferred.values()  # noqa: SLF001  the twin of a table
-        callbacks = [message.body for message in messages if _CALLBACK in message.body]
+        callbacks = [message.body for message in self._held() if _CALLBACK in message.body]
         return any(
             _callback_key(msgspec.json.decode(body)) == _callback_key(claims) for body in callbacks
         )

@@ -54,6 +54,7 @@ from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
     FORMAT,
     ConflictError,
+    HeldMessage,
     LostContentError,
     Message,
     SharedValue,
@@ -68,9 +69,10 @@ T = TypeVar("T")
 OVERTAKEN = "overtaken"
 """The token of an order that another instance changed after our write. It matches nothing."""
 
-META = "meta"
-"""The partition of leases and shared values."""
+META, HELD = "meta", "held"
+"""The partitions of leases and shared values, and of held messages."""
 _OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
+_OF_HELD = {"hold", "held_queue", "held", "held_count", "release"}
 _OF_SHARD = {"due", "oldest_due", "finished"}
 _OF_ALL = {"attention"}
 _EARLIEST, _LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
@@ -79,7 +81,7 @@ PAGE_MAX = 1000
 TRANSACTION_MAX = 100
 """Most rows of one transaction."""
 _WRITES = {"keep_error", "put_payload", "hold", "write_shared"}
-_READS = {"recorded", "entry", "deferred", "read_shared", "acquire_lease"}
+_READS = {"recorded", "entry", "hold_deferred", "read_shared", "acquire_lease"}
 
 
 class StoreFault(Enum):
@@ -116,9 +118,10 @@ class MemoryStore:
     operation fails. The partitions in ``partitions_away`` do not answer: see ``World``.
 
     ``on_written`` is called for each committed change. ``on_removed`` is called for each out row
-    and each deferred message before it is removed. ``meter`` counts the requests that Table Storage
-    would see. ``formats`` has the format number of each order and shared value. A subclass may have
-    a newer ``format``.
+    before it is removed. ``meter`` counts the requests that Table Storage would see. ``formats``
+    has the format number of each order and shared value. ``held_messages`` has what is held, by
+    keys that sort as those of the table do. ``deferred`` has the messages of due rows of the
+    version before. A subclass may have a newer ``format``.
     """
 
     format = FORMAT
@@ -131,13 +134,14 @@ class MemoryStore:
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
-        self.on_removed: Callable[[OutDue | DeferredDue], None] = lambda _due: None
+        self.on_removed: Callable[[OutDue], None] = lambda _due: None
         self.partitions_away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
         self._first_due: tuple[datetime | None] | None = None
-        self._deferred: dict[DeferredDue, Message] = {}
+        self.held_messages: dict[str, HeldMessage] = {}
+        self.deferred: dict[DeferredDue, Message] = {}
         self._stopped: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
         self._stopped = defaultdict(list)
         self._shared: dict[str, SharedValue[str]] = {}
@@ -157,8 +161,8 @@ class MemoryStore:
 
     @property
     def partitions(self) -> frozenset[str]:
-        """The names of all partitions: the shards, and that of leases and shared values."""
-        return frozenset({*self._shards, META})
+        """The names of all partitions: the shards, META and HELD."""
+        return frozenset({*self._shards, META, HELD})
 
     def is_away(self, operation: str, key: str) -> bool:
         """Return whether the partition that an operation needs is away."""
@@ -168,11 +172,18 @@ class MemoryStore:
             return True
         if operation in _OF_SHARD:
             return key in self.partitions_away
-        name = META if operation in _OF_META else shard_of(key, len(self._shards))
+        if operation in _OF_META:
+            return META in self.partitions_away
+        name = HELD if operation in _OF_HELD else shard_of(key, len(self._shards))
         return name in self.partitions_away
 
     def next_due(self) -> datetime | None:
-        """Return the time of the first due row of all shards. Only the simulation asks for it."""
+        """Return when a sweep first finds work: a due row, or a held message at any time.
+
+        Only the simulation asks for it.
+        """
+        if self.held_messages:
+            return _EARLIEST
         if self._first_due is None:
             times = (due.at for rows in self._due.values() for due in rows.values())
             self._first_due = (min(times, default=None),)
@@ -180,8 +191,8 @@ class MemoryStore:
 
     @property
     def due_rows(self) -> int:
-        """How many due rows there are. Only the simulation asks for it."""
-        return sum(map(len, self._due.values()))
+        """How many due rows and held messages there are. Only the simulation asks for it."""
+        return sum(map(len, self._due.values())) + len(self.held_messages)
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
@@ -275,25 +286,11 @@ class MemoryStore:
         rows = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
         return self._page(rows[:limit])
 
-    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
-        """See ``StateStore.defer``."""
-        await self._begin("hold", order_id)
-        due = DeferredDue(at, order_id, digest_id(message.queue, message.message_id))
-        self._due_of(order_id)[_due_key(due)] = due
-        self._deferred[due] = message
-
-    async def deferred(self, due: DeferredDue) -> Message | None:
-        """See ``StateStore.deferred``."""
-        await self._begin("deferred", due.order_id)
-        return self._deferred.get(due)
-
-    async def remove_due(self, due: OutDue | DeferredDue) -> None:
+    async def remove_due(self, due: OutDue) -> None:
         """See ``StateStore.remove_due``."""
         await self._begin("remove_due", due.order_id)
         self.on_removed(due)
         self._due_of(due.order_id).pop(_due_key(due), None)
-        if isinstance(due, DeferredDue):
-            self._deferred.pop(due, None)
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
@@ -317,6 +314,46 @@ class MemoryStore:
         await self._begin("finished", shard or "")
         shards = self._shards if shard is None else [shard]
         return self._listed(shards, limit, in_error=False, since=since, until=until)
+
+    async def hold(self, item: HeldMessage) -> None:
+        """See ``StateStore.hold``."""
+        await self._begin("hold", HELD)
+        self.held_messages[_held_key(item)] = item
+
+    async def held_queue(self, behind: str) -> str | None:
+        """See ``StateStore.held_queue``."""
+        await self._begin("held_queue", HELD)
+        low = f"{behind}}}" if behind else ""
+        first = min((key for key in self.held_messages if key >= low), default=None)
+        return first.split("|")[0] if first else None
+
+    async def held(self, queue: str, limit: int) -> list[HeldMessage]:
+        """See ``StateStore.held``."""
+        await self._begin("held", HELD)
+        return [self.held_messages[key] for key in self._held_for(queue)[:limit]]
+
+    async def held_count(self, queue: str, limit: int) -> int:
+        """See ``StateStore.held_count``."""
+        await self._begin("held_count", HELD)
+        return len(self._page(self._held_for(queue)[:limit]))
+
+    def _held_for(self, queue: str) -> list[str]:
+        return sorted(key for key in self.held_messages if key.startswith(f"{queue}|"))
+
+    async def release(self, item: HeldMessage) -> None:
+        """See ``StateStore.release``."""
+        await self._begin("release", HELD)
+        self.held_messages.pop(_held_key(item), None)
+
+    async def hold_deferred(self, due: DeferredDue) -> None:
+        """See ``StateStore.hold_deferred``."""
+        await self._begin("hold_deferred", due.order_id)
+        message = self.deferred.get(due)
+        if message is not None:
+            await self.hold(HeldMessage(message=message, since=due.at, order_id=due.order_id))
+            self.meter.deletes += 1
+        self.deferred.pop(due, None)
+        self._due_of(due.order_id).pop(_due_key(due), None)
 
     async def purge(self, *orders: Order) -> set[str]:
         """See ``StateStore.purge``."""
@@ -397,7 +434,7 @@ class MemoryStore:
         """Count the first request of an operation."""
         if operation == "commit":
             self.meter.transactions += 1
-        elif operation == "remove_due":
+        elif operation in {"remove_due", "release"}:
             self.meter.deletes += 1
         elif operation in _READS:
             self.meter.reads += 1
@@ -567,6 +604,12 @@ def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
 
 async def _let_others_run(_operation: str, _key: str) -> None:
     await asyncio.sleep(0)
+
+
+def _held_key(item: HeldMessage) -> str:
+    message = item.message
+    digest = digest_id(message.queue, message.message_id)
+    return f"{message.queue}|{key_time(item.since)}|{digest}"
 
 
 def _due_key(due: Due) -> str:

@@ -244,7 +244,7 @@ class System:
         """Return whether the whole plan has happened, and every order has ended or is in Error."""
         if self._items_left or self._senders or any(self._redriver.waiting(self.subqueues)):
             return False
-        if any(self.store._due.values()):  # noqa: SLF001  the twin of a table
+        if self.store.due_rows:
             return False
         orders = self.store.orders
         return all(

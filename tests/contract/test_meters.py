@@ -11,11 +11,11 @@ from devstack.azurite import Azurite
 from devstack.servicebus import Broker
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.tables.store import TableStore
-from sas.domain.change import DeferredDue, OutDue
+from sas.domain.change import OutDue
 from sas.domain.claim import claim
 from sas.domain.content import ref_of
-from sas.domain.ids import digest_id, shard_of
-from sas.ports import ConflictError, Message, StateStore
+from sas.domain.ids import shard_of
+from sas.ports import ConflictError, HeldMessage, Message, StateStore
 from sas.telemetry.usage import Usage
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
@@ -98,13 +98,15 @@ async def due_rows(store: StateStore) -> None:
     await store.remove_due(out)
 
 
-async def a_deferred_message(store: StateStore) -> None:
+async def held_messages(store: StateStore) -> None:
     message = Message("responses-shop", "m-1", b"{}")
-    due = DeferredDue(NOW, "order-1", digest_id(message.queue, message.message_id))
-    await store.defer("order-1", message, due.at)
-    await store.deferred(due)
-    await store.remove_due(due)
-    await store.deferred(due)
+    item = HeldMessage(message=message, since=NOW, order_id="order-1")
+    await store.hold(item)
+    await store.held_queue("")
+    await store.held_queue(message.queue)
+    await store.held(message.queue, 20)
+    await store.held_count(message.queue, 20)
+    await store.release(item)
 
 
 async def an_error_and_a_payload(store: StateStore) -> None:
@@ -132,7 +134,7 @@ async def shared_values_and_leases(store: StateStore) -> None:
 SCENES: list[Scene] = [
     an_order, an_end_and_a_purge, a_purge_of_many_rows,
     a_purge_of_several_orders, a_conflict, our_own_write_again, a_journal,
-    due_rows, a_deferred_message, an_error_and_a_payload, shared_values_and_leases,
+    due_rows, held_messages, an_error_and_a_payload, shared_values_and_leases,
 ]  # fmt: skip
 
 

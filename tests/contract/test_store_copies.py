@@ -24,7 +24,7 @@ from sas.deploy import backup
 from sas.domain.change import OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
 from sas.operate.errors import NotPossibleError
-from sas.ports import FORMAT, Message, StoreMismatchError, StoreUnavailableError
+from sas.ports import FORMAT, HeldMessage, Message, StoreMismatchError, StoreUnavailableError
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import new_table
@@ -69,7 +69,8 @@ async def filled(store: TableStore) -> None:
     late = cases.with_deadline(cases.submitted("late"), NOW + 3600 * SECOND)
     await store.commit(late)
     await store.put_payload("done", b"\x00content" * 300_000)
-    await store.defer("late", Message("responses-shop", "late/1/0", b"\x00\xff"), NOW)
+    message = Message("responses-shop", "late/1/0", b"\x00\xff")
+    await store.hold(HeldMessage(message=message, since=NOW, order_id="late"))
     await store.write_shared("circuit|stock", "open", None)
     await store.acquire_lease("supervisor", "me", NOW + SECOND, NOW)
 

@@ -14,7 +14,9 @@ from devstack.azurite import Azurite
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.tables import keys
 from sas.adapters.tables.store import NoStoreError, TableStore, connect_existing, service_time
-from sas.ports import FORMAT, StoreMismatchError
+from sas.domain.change import DeferredDue
+from sas.domain.ids import key_time, shard_of
+from sas.ports import FORMAT, HeldMessage, Message, StoreMismatchError
 from tests.contract import cases
 from tests.contract.conftest import new_table
 
@@ -31,6 +33,35 @@ async def test_a_store_that_is_there_is_opened_with_its_own_number_of_shards(
     store = await connect_existing(Endpoint(connection_string=azurite.connection_string), table)
     assert len(store.shards) == 4
     assert await store.load("o") is not None
+    await store.close()
+
+
+async def test_a_message_that_the_version_before_held_in_a_due_row_is_moved_whole(
+    azurite: Azurite,
+) -> None:
+    store = TableStore.connect(azurite.connection_string, new_table())
+    due = DeferredDue(cases.NOW, "O'1", "0" * 32)
+    await store.open()
+    partition, at = shard_of("O'1", len(store.shards)), key_time(cases.NOW)
+    row = {
+        "RowKey": f"due|{at}|O=271|deferred|{due.key}",
+        "OrderID": "O'1",
+        "At": at,
+        "Queue": "responses-shop",
+        "MessageId": "m-1",
+        "ContentType": "application/json",
+        "Properties": '{"sas_event": "received"}',
+        "Body00": b"{",
+        "Body01": b"}",
+    }
+    await store.table.put(partition, row)
+    assert await store.due(partition, cases.NOW, 9) == [due]
+    for _ in range(2):
+        await store.hold_deferred(due)
+    assert await store.due(partition, cases.NOW, 9) == []
+    message = Message("responses-shop", "m-1", b"{}", properties={"sas_event": "received"})
+    item = HeldMessage(message=message, since=cases.NOW, order_id="O'1")
+    assert await store.held("responses-shop", 9) == [item]
     await store.close()
 
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.change import DeadlineDue, DeferredDue, Due, OutDue, StepDue, due_rows
+from sas.domain.change import DeadlineDue, Due, OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.order import Order, OrderState
-from sas.ports import Message, StateStore, Summary
+from sas.ports import HeldMessage, Message, StateStore, Summary
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 
@@ -118,31 +118,41 @@ HELD = Message(
 )
 
 
+def held(message: Message, seconds: int = 0, subject: str = "order-1") -> HeldMessage:
+    return HeldMessage(message=message, since=NOW + seconds * SECOND, order_id=subject)
+
+
 @pytest.mark.parametrize("message", [HELD, Message("operator-alerts", "a-1", b"")])
-async def test_a_message_is_held_until_it_is_removed_and_comes_back_whole(
-    store: StateStore, message: Message
+@pytest.mark.parametrize("subject", ["order-1", "rejected/'%+=#?\n/alert"])
+async def test_a_message_is_held_until_it_is_released_and_comes_back_whole(
+    store: StateStore, message: Message, subject: str
 ) -> None:
-    await store.defer("order-1", message, NOW - SECOND)
-    await store.defer("order-1", message, NOW - SECOND)
-    [row] = await store.due(shard(store, "order-1"), NOW, 10)
-    assert isinstance(row, DeferredDue)
-    assert (row.at, row.order_id) == (NOW - SECOND, "order-1")
-    assert await store.deferred(row) == message
-    await store.commit(cases.submitted("order-1"))
-    await store.commit(cases.claimed(await loaded(store, "order-1")))
-    assert row in await due_of(store, "order-1")
-    await store.remove_due(row)
-    await store.remove_due(row)
-    assert row not in await due_of(store, "order-1")
-    assert await store.deferred(row) is None
+    for _ in range(2):
+        await store.hold(held(message, subject=subject))
+    assert await store.held(message.queue, 10) == [held(message, subject=subject)]
+    assert await due_of(store, "order-1") == set()
+    for _ in range(2):
+        await store.release(held(message))
+    assert await store.held(message.queue, 10) == []
+    assert await store.held_queue("") is None
 
 
-async def test_a_message_may_be_held_for_an_order_that_does_not_exist(store: StateStore) -> None:
-    await store.defer("no-such-order", HELD, NOW + SECOND)
-    assert await store.due(shard(store, "no-such-order"), NOW, 10) == []
-    [row] = await store.due(shard(store, "no-such-order"), NOW + SECOND, 10)
-    assert isinstance(row, DeferredDue)
-    assert await store.deferred(row) == HELD
+async def test_held_messages_are_found_queue_by_queue_the_oldest_first(store: StateStore) -> None:
+    queues = ["responses-a", "responses-a-b", "responses-aB", "agent-stock", "responses-a.2"]
+    for queue in queues:
+        for number in (3, 1, 2):
+            await store.hold(held(Message(queue, f"m-{number}", b""), number))
+    names: list[str] = []
+    while (following := await store.held_queue(names[-1] if names else "")) is not None:
+        names.append(following)
+    assert sorted(names) == sorted(queues)
+    for name in queues:
+        oldest = [each.message.message_id for each in await store.held(name, 2)]
+        assert oldest == ["m-1", "m-2"]
+        assert (await store.held_count(name, 2), await store.held_count(name, 9)) == (2, 3)
+    assert await store.held_count("responses-", 9) == 0
+    await store.release(held(Message("responses-a", "m-1", b""), 1))
+    assert [each.since for each in await store.held("responses-a", 1)] == [NOW + 2 * SECOND]
 
 
 async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: StateStore) -> None:

@@ -38,7 +38,7 @@ COUNTS: Mapping[str, Counts] = {
     "each further step": (3, 1, 1),
     "an order of three steps of inline agents": (8, 3, 1),
     "each further step of an inline agent": (2, 0, 0),
-    "a sweep that finds nothing": (18, 0, 1),
+    "a sweep that finds nothing": (19, 0, 1),
     "the health check, once a minute": (2, 0, 0),
     "an agent dies: its step is reset": (6, 2, 1),
     "an inline agent dies with its process: the order is redelivered": (17, 3, 3),

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.ports import BusUnavailableError, HeldMessage, Message, StoreUnavailableError
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.plan import Faults
@@ -140,7 +140,8 @@ async def test_a_dead_letter_that_fails_too_ends_in_a_queue_that_gives_nothing_u
 async def test_sweeps_that_send_nothing_grow_rare_only_while_a_queue_is_away() -> None:
     rig = Rig()
     rig.world.timer_idle = 2 * MINUTE
-    await rig.world.store.defer("O-1", Message(QUEUE, "m-1", b"{}"), rig.clock.now())
+    message = Message(QUEUE, "m-1", b"{}")
+    await rig.world.store.hold(HeldMessage(message=message, since=rig.clock.now(), order_id="O-1"))
     rig.bus.cut(QUEUE)
     await rig.play(3600)
     assert 30 <= rig.functions[0].sweeps <= 36

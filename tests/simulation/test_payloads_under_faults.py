@@ -132,7 +132,7 @@ async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
     texts += [str(sorted(r.__dict__.items(), key=str)) + r.getMessage() for r in caplog.records]
     texts += [repr(stored) for stored in system.store.orders.values()]
     texts += [repr(system.store._shared), repr(system.store._due), repr(system.store.payloads)]
-    texts += [repr(message) for message in system.store._deferred.values()]
+    texts += [repr(message) for message in system.store.held_messages.values()]
     own_queues = {QUEUES.rejected, QUEUES.orders}  # an order that is put back stays as it was sent
     texts += [
         repr(message)

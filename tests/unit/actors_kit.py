@@ -20,7 +20,7 @@ from sas.bootstrap import assemble
 from sas.codec import external, internal
 from sas.codec.external import AlertMessage, Notification, RejectedMessage
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
-from sas.domain.change import DeferredDue, OutDue
+from sas.domain.change import OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
@@ -233,7 +233,10 @@ class Kit:
     def outs(self) -> int:
         """Return how many out rows and held messages there are."""
         rows = [row for shard in self.store._due.values() for row in shard.values()]
-        return sum(1 for row in rows if isinstance(row, OutDue | DeferredDue))
+        return sum(isinstance(row, OutDue) for row in rows) + len(self.store.held_messages)
+
+    def held(self) -> list[Message]:
+        return [item.message for item in self.store.held_messages.values()]
 
 
 def kit(

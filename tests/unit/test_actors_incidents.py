@@ -294,10 +294,8 @@ async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: i
             is_reported = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
-        deferred_kinds = [
-            json.loads(message.body)["kind"] for message in system.store._deferred.values()
-        ]
-        assert ("not-picked-up" in [*alerts_sent(system), *deferred_kinds]) >= is_reported
+        held_kinds = [json.loads(message.body)["kind"] for message in system.held()]
+        assert ("not-picked-up" in [*alerts_sent(system), *held_kinds]) >= is_reported
         await system.run(board(here).note())
         await system.later(dice.choice([1, 30, 200]))
     system.bus.plan = lambda _message: None

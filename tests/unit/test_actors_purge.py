@@ -10,11 +10,11 @@ import pytest
 
 from sas.actors import purge
 from sas.actors.purge import PURGE_LEASE, Purge, Purger
-from sas.domain.change import DeferredDue, Due
+from sas.domain.change import Due, OutDue
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
-from sas.ports import Message, StoreUnavailableError
-from sas.testing.store import StoreFault
+from sas.ports import HeldMessage, Message, StoreUnavailableError
+from sas.testing.store import StoreFault, _due_key
 from tests.contract import cases
 from tests.telemetry_kit import recording
 from tests.unit.actors_kit import Kit, kit
@@ -182,24 +182,14 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     assert (await run(system)).removed == 1
 
 
-HELD = Message("responses-shop", "old/9/0", b"{}")
-
-
-async def remove_held(system: Kit) -> None:
-    for shard in system.store.shards:
-        for row in await system.store.due(shard, system.clock.now(), 10):
-            if isinstance(row, DeferredDue):
-                await system.store.remove_due(row)
-
-
-async def test_an_order_whose_notification_is_not_sent_yet_is_not_purged() -> None:
+async def test_an_order_whose_notification_is_held_is_purged_since_the_message_is_whole() -> None:
     system = kit()
     await processed(system, "old", 60)
-    await system.store.defer("old", HELD, system.clock.now() - DAY)
-    report = await run(system)
-    assert (report.removed, report.remaining, report.looked_at) == (0, 1, 1)
-    await remove_held(system)
+    message = Message("responses-shop", "old/9/0", b"{}")
+    since = system.clock.now() - DAY
+    await system.store.hold(HeldMessage(message=message, since=since, order_id="old"))
     assert (await run(system)).removed == 1
+    assert system.held() == [message]
 
 
 async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
@@ -211,10 +201,11 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     shard = shard_of("old", len(system.store.shards))
     names = (f"another-{number}" for number in range(1000))
     beside = next(name for name in names if shard_of(name, len(system.store.shards)) == shard)
-    await system.store.defer(beside, HELD, system.clock.now())
+    out = OutDue(system.clock.now(), beside, 1)
+    system.store._due[shard][_due_key(out)] = out
     report = await run(system)
     assert (report.removed, report.remaining) == (0, 1)
-    await remove_held(system)
+    await system.store.remove_due(out)
     assert (await run(system)).removed == 1
 
 

@@ -300,7 +300,13 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     while system.bus.take(QUEUES.agent("stock")):
         """Its agent dies."""
     excuses = QueueExcuses(system.context, system.business.workflows, timedelta(minutes=5))
-    supervisor = Supervisor(system.context, rules_of, excuses, timedelta(minutes=1))
+    supervisor = Supervisor(
+        system.context,
+        rules_of,
+        excuses,
+        timedelta(minutes=1),
+        held_messages=system.supervisor._held,
+    )
     await system.later(30)
     report = await system.run(supervisor.sweep())
     assert report.failed == 1

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.bootstrap import assemble
+from sas.bootstrap import Application, assemble
 from sas.codec.external import AlertMessage
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.strict import convert
-from sas.domain.change import DeferredDue
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
@@ -136,10 +135,13 @@ class Rig:
 
     def context(self, name: str) -> Context:
         """Return the context of an instance, with every feature in it."""
+        return self.app(name).context
+
+    def app(self, name: str) -> Application:
         business = Business(workflows=Workflows([CHAIN]), agents=dict.fromkeys(AGENTS, self.remote))
         return assemble(
             self.store, self.bus, clock=self.clock, business=business, settings=settings(name)
-        ).context
+        )
 
     def request(self, order_id: str, seconds: float = 60) -> bytes:
         return encode(
@@ -168,11 +170,9 @@ class Rig:
 
     async def sweep(self) -> None:
         """Do what a supervisor of yet another instance does."""
-        context = self.context("sweep")
-        await self.clock.run(check_health(context))
-        for row in [row for rows in self.store._due.values() for row in rows.values()]:
-            if isinstance(row, DeferredDue) and row.at <= self.clock.now():
-                await self.clock.run(context.outbox.resend(row))
+        app = self.app("sweep")
+        await self.clock.run(check_health(app.context))
+        await self.clock.run(app.supervisor._held.send())
 
     def alert_bodies(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")

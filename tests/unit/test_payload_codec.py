@@ -73,7 +73,7 @@ def texts_of(system: Kit, ear: Ear) -> list[str]:
     An order on its queue, and a letter of that queue, stay as their sender wrote them.
     """
     texts = [repr(stored) for stored in system.store.orders.values()]
-    texts += [repr(vars(system.store)[name]) for name in ("_due", "_shared", "_deferred")]
+    texts += [repr(vars(system.store)[name]) for name in ("_due", "_shared", "held_messages")]
     texts += [repr(system.store.payloads)]
     queued = [message for queue in system.bus.queues for message in system.bus.messages(queue)]
     texts += [repr(message) for message in [*ear.sent, *queued] if not is_the_sender_s(message)]
@@ -184,7 +184,7 @@ async def faults_and_dead_letters(system: Kit) -> None:
         await system.run(system.dead_letters.handle(letter(request)))
 
 
-async def deferred_messages(system: Kit) -> None:
+async def messages_held(system: Kit) -> None:
     """The queue of the application is away at the end, and callbacks cannot be sent."""
     callback = await callback_of(system, "H-1")
 
@@ -197,10 +197,7 @@ async def deferred_messages(system: Kit) -> None:
     system.agents["stock"].then(RESULT)
     await system.submit(order("H-2", order=CONTENT), "h-2")
     await system.drain()
-    assert {message.queue for message in system.store._deferred.values()} == {
-        SHOP,
-        QUEUES.scheduler,
-    }
+    assert {message.queue for message in system.held()} == {SHOP, QUEUES.scheduler}
 
 
 async def every_path(system: Kit) -> Ear:
@@ -210,7 +207,7 @@ async def every_path(system: Kit) -> Ear:
     await inputs_of_an_operator(system)
     await results_from_outside(system)
     await faults_and_dead_letters(system)
-    await deferred_messages(system)
+    await messages_held(system)
     return ear
 
 
@@ -231,10 +228,8 @@ async def test_without_a_codec_the_same_run_has_content_at_every_place_that_is_l
         QUEUES.orders,
         QUEUES.agent("stock"),
     }
-    deferred_queues = {
-        message.queue for message in system.store._deferred.values() if MARK in repr(message)
-    }
-    assert deferred_queues == {SHOP, QUEUES.scheduler}
+    held_queues = {message.queue for message in system.held() if MARK in repr(message)}
+    assert held_queues == {SHOP, QUEUES.scheduler}
     orders = [stored.order for stored in system.store.orders.values()]
     inline = [order for order in orders if isinstance(order.details.payload, str)]
     assert len(inline) > 5

@@ -13,7 +13,6 @@ from sas.bootstrap import STORE_RETRY_S
 from sas.codec.external import AlertMessage
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import CUT_OFF_S, read_config
-from sas.domain.change import DeferredDue, Due
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.engine.delivery import BUG, EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
@@ -119,11 +118,6 @@ class Door:
         bodies = [message.body for message in self.bus.messages("operator-alerts")]
         return [msgspec.json.decode(body, type=AlertMessage) for body in bodies]
 
-    async def due(self) -> list[Due]:
-        """Return what the supervisor finds in half a minute."""
-        until = self.clock.now() + timedelta(seconds=30)
-        return [due for shard in self.store.shards for due in await self.store.due(shard, until, 9)]
-
     async def next(self) -> Message:
         await self.clock.advance(DELAY_MAX_S)
         message = self.bus.take(QUEUE)
@@ -189,7 +183,7 @@ async def test_a_message_too_large_to_be_put_back_is_rejected_at_once(error: Exc
     assert await door.receive(TOO_LARGE) is None
     assert door.clock.now() == START
     assert [delivery.message_id for delivery in door.kept] == [FIRST.message_id]
-    assert (door.bus.queues[QUEUE].waiting, await door.due()) == ([], [])
+    assert (door.bus.queues[QUEUE].waiting, door.store.held_messages) == ([], {})
 
 
 async def test_poison_that_is_too_large_for_the_dead_letters_is_rejected() -> None:
@@ -314,10 +308,8 @@ async def test_a_function_that_must_end_has_the_supervisor_send_its_message_late
     assert await door.receive(FIRST) is None
     duration = door.clock.now() - start
     assert MINUTES - timedelta(minutes=1) < duration <= MINUTES
-    (due,) = await door.due()
-    assert isinstance(due, DeferredDue)
-    copy = await door.store.deferred(due)
-    assert copy is not None
+    (item,) = await door.store.held(QUEUE, 10)
+    copy = item.message
     assert (copy.queue, copy.body, copy.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
 
 
@@ -457,9 +449,8 @@ async def test_a_failed_message_that_no_queue_takes_is_sent_later_by_the_supervi
     door = Door(KeyError("amount"))
     door.bus.plan = lambda _: BusFault.UNAVAILABLE
     assert await door.receive(FIRST) is None
-    dues = [due for due in await door.due() if isinstance(due, DeferredDue)]
-    copies = [await door.store.deferred(due) for due in dues]
-    assert {copy.queue for copy in copies if copy} == {QUEUE, "operator-alerts"}
+    queues = {item.message.queue for item in door.store.held_messages.values()}
+    assert queues == {QUEUE, "operator-alerts"}
 
 
 async def test_a_failed_message_is_given_back_to_the_host_if_all_is_away() -> None:

@@ -6,10 +6,10 @@
    within one page is whole and of one moment.
 2. The last order of each page may go on behind it. It is read again alone. If it takes several
    pages, its state row must have the same ETag before and after.
-3. In each partition the orders are read first, the index rows afterwards. So the index rows are
-   younger than the orders, and may contradict them. Only two kinds are needed all the same: the
-   *out* rows and the deferred messages. If a message was not sent when its order was read, its row
-   was still there afterwards, unless the message was sent in the meantime.
+3. In each partition the orders are read first, the index rows afterwards, and held messages at
+   the end. So these rows are younger than the orders, and may contradict them. Two kinds are
+   needed all the same: the *out* rows and the held messages. If a message was not sent when its
+   order was read, its row was still there afterwards, unless the message was sent in the meantime.
 
 **What a restore writes.** All rows of the export as they are, but for these:
 
@@ -63,7 +63,7 @@ class TableNotEmptyError(Exception):
 async def rows_of(store: TableStore) -> AsyncIterator[Entity]:
     """Yield every row, with the type of each value: by partition, the rows of an order together."""
     await store.open()
-    for partition in (keys.META_PARTITION, *store.shards):
+    for partition in (keys.META_PARTITION, *store.shards, keys.HELD_PARTITION):
         async for row in _orders(store.table, partition):
             yield _plain(row)
         for span in _INDEXES:  # 3. The index rows afterwards.
@@ -140,7 +140,7 @@ async def _begin(table: Table, name: str, shards: Sequence[str]) -> Entity:
     await table.create()
     meta = await table.get(keys.META_PARTITION, keys.META_ROW)
     if meta is None or meta.get(RESTORING) != name:
-        for partition in (keys.META_PARTITION, *shards):
+        for partition in (keys.META_PARTITION, *shards, keys.HELD_PARTITION):
             if await table.rows(partition, _EVERYTHING, limit=1, select=["RowKey"]):
                 raise TableNotEmptyError(
                     "the table is not empty, and nothing was written: stop the app and delete the "

@@ -19,6 +19,8 @@ from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
 """Partition of the row with the number of shards, the shared values and the leases."""
+HELD_PARTITION = "held"
+"""Partition of the messages that their queues did not take."""
 META_ROW = "meta"
 """Row with the number of shards and the format."""
 
@@ -100,7 +102,7 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, of unsent messages, or of a deferred message."""
+    """Row of a due step, of an order's deadline, or of unsent messages."""
     prefix = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{prefix}|out|{row.seq:010d}"
@@ -137,6 +139,27 @@ def _parse_due(row_key: str) -> Due:
             return OtherDue(parse_key_time(at), unescape(order_id), row_key)
         case _:
             raise ValueError(f"{row_key!r} is not the key of a due row: remove it")
+
+
+def held(queue: str, since: datetime, message_id: str) -> str:
+    """Row of a message that its queue did not take."""
+    return f"held|{escape(queue)}|{key_time(since)}|{digest_id(queue, message_id)}"
+
+
+def held_for(queue: str) -> tuple[str, str]:
+    """Range (from, below) of the messages that are held for a queue."""
+    return _range(f"held|{escape(queue)}")
+
+
+def held_behind(queue: str) -> tuple[str, str]:
+    """Range (from, below) of what is held for the queues behind one; for all, if it is empty."""
+    low, high = _range("held")
+    return held_for(queue)[1] if queue else low, high
+
+
+def held_queue(row_key: str) -> str:
+    """Return the queue of a held message by its row key."""
+    return unescape(row_key.split("|")[1])
 
 
 def stopped(kind: str, at: datetime, order_id: str) -> str:

@@ -43,7 +43,7 @@ import msgspec
 from sas.adapters.tables import keys, rows
 from sas.adapters.tables.rows import Entity, Row
 from sas.bounds import has_own_row
-from sas.domain.change import Change, DeadlineDue, DeferredDue, Due, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, Due, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.messages import (
@@ -57,7 +57,7 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import Order, StepRecord, StepState
-from sas.ports import LostContentError, Message
+from sas.ports import HeldMessage, LostContentError, Message
 
 OPERATIONS_MAX = 100
 BINARY_BYTES = 64 * 1024
@@ -138,16 +138,17 @@ def due_row(due: Due) -> Entity:
             columns = {"Step": due.step, "Epoch": due.epoch}
         case DeadlineDue():
             columns = {"Deadline": True}
-        case DeferredDue():
-            columns = {}
     return {"RowKey": keys.due(due), "OrderID": due.order_id, "At": key_time(due.at), **columns}
 
 
-def deferred_row(due: DeferredDue, message: Message) -> Entity:
-    """Return the due row of a deferred message, which holds the whole message."""
-    body = message.body
+def held_row(item: HeldMessage) -> Entity:
+    """Return the row of a held message, which has all of it."""
+    message, body = item.message, item.message.body
     chunks = [body[at : at + BINARY_BYTES] for at in range(0, len(body), BINARY_BYTES)]
-    columns: Entity = {
+    row: Entity = {
+        "RowKey": keys.held(message.queue, item.since, message.message_id),
+        "OrderID": rows.clean(item.order_id),
+        "At": key_time(item.since),
         "Queue": message.queue,
         "MessageId": message.message_id,
         "ContentType": message.content_type,
@@ -155,14 +156,17 @@ def deferred_row(due: DeferredDue, message: Message) -> Entity:
         **{f"Body{number:02d}": chunk for number, chunk in enumerate(chunks)},
     }
     if message.correlation_id is not None:
-        columns["CorrelationID"] = message.correlation_id
-    return due_row(due) | columns
+        row["CorrelationID"] = message.correlation_id
+    return row
 
 
-def deferred_message(row: Row) -> Message:
-    """Return the message of a row of ``deferred_row``; raises CorruptOrderError if it is broken."""
+def held_from(row: Row) -> HeldMessage:
+    """Return the message of a row of ``held_row``; raises CorruptOrderError if it is broken.
+
+    The row of a ``DeferredDue`` has the same columns.
+    """
     with rows.reading(str(row.get("OrderID")), row):
-        return Message(
+        message = Message(
             row["Queue"],
             row["MessageId"],
             b"".join(row[name] for name in sorted(row) if name.startswith("Body")),
@@ -170,6 +174,8 @@ def deferred_message(row: Row) -> Message:
             correlation_id=row.get("CorrelationID"),
             properties=msgspec.json.decode(row["Properties"], type=dict[str, str]),
         )
+        since = parse_key_time(row["At"])
+        return HeldMessage(message=message, since=since, order_id=row["OrderID"])
 
 
 def _by_key(due: Iterable[Due]) -> list[Due]:

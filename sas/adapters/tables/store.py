@@ -54,13 +54,15 @@ may be our own repeat of step 8. So the store looks before it says anything.
 
 10. The rows ``due``, ``attention`` and ``done`` lie in the order's partition and change in its
     transactions, so they always agree with it. Their keys begin with a time, so a range query
-    returns the oldest first. There are two exceptions: the row of a deferred message is written and
-    removed alone (``defer``, ``remove_due``), and an out row is removed alone. After a crash before
-    the removal a message is sent twice. That is harmless, because the message keeps its id.
+    returns the oldest first. There is one exception: an out row is removed alone. After a crash
+    before that, its messages are sent twice. That is harmless, because a message keeps its id.
 11. Leases and shared values lie in the partition ``meta``. A lease names its holder and its end.
     It is taken over by a replace under its ETag, so one of two instances gets it. If the answer is
     lost, the holder may not know that it leads; it finds its name in the row when it asks again.
     Two leaders would do no harm either, because the ETag of each order decides.
+12. Held messages lie in the partition ``held``, whose keys begin with the queue and the time. Each
+    row is written once, and removed when its message was sent. So however many there are, no sweep
+    of the due rows reads them.
 """
 
 from __future__ import annotations
@@ -83,9 +85,9 @@ from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.tables import keys
 from sas.adapters.tables.group_transaction import GroupTransactions
 from sas.adapters.tables.operations import (
-    deferred_message,
-    deferred_row,
     entry_from,
+    held_from,
+    held_row,
     operations,
     payload_from,
     payload_rows,
@@ -103,13 +105,13 @@ from sas.adapters.tables.table import (
 from sas.bounds import PAYLOAD_BYTES_MAX, SHARDS_MAX, check_bounds, check_bytes
 from sas.domain.change import Change, DeferredDue, Due, OutDue
 from sas.domain.content import PayloadRef, ref_of
-from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
+from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
     ConflictError,
     CorruptOrderError,
-    Message,
+    HeldMessage,
     OtherVersionError,
     SharedValue,
     StoreMismatchError,
@@ -388,17 +390,7 @@ class TableStore:
         rows = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
         return keys.parse_due(rows[0]["RowKey"]).at if rows else None
 
-    async def defer(self, order_id: str, message: Message, at: datetime) -> None:
-        """See ``StateStore.defer``."""
-        due = DeferredDue(at, order_id, digest_id(message.queue, message.message_id))
-        await self.table.put(await self._partition(order_id), deferred_row(due, message))
-
-    async def deferred(self, due: DeferredDue) -> Message | None:
-        """See ``StateStore.deferred``."""
-        row = await self.table.get(await self._partition(due.order_id), keys.due(due))
-        return None if row is None else deferred_message(row)
-
-    async def remove_due(self, due: OutDue | DeferredDue) -> None:
+    async def remove_due(self, due: OutDue) -> None:
         """See ``StateStore.remove_due``."""
         await self.table.delete(await self._partition(due.order_id), keys.due(due))
 
@@ -453,6 +445,47 @@ class TableStore:
                 known_to = min(known_to, of_shard[-1].at if of_shard else _START_OF_TIME)
         summaries.sort(key=lambda summary: (summary.at, summary.order_id))
         return summaries, known_to
+
+    # 12. Held messages
+
+    async def hold(self, item: HeldMessage) -> None:
+        """See ``StateStore.hold``."""
+        await self.open()
+        await self.table.put(keys.HELD_PARTITION, held_row(item))
+
+    async def held_queue(self, behind: str) -> str | None:
+        """See ``StateStore.held_queue``."""
+        rows = await self._held(keys.held_behind(behind), 1, ["RowKey"])
+        return keys.held_queue(rows[0]["RowKey"]) if rows else None
+
+    async def held(self, queue: str, limit: int) -> list[HeldMessage]:
+        """See ``StateStore.held``."""
+        return [held_from(row) for row in await self._held(keys.held_for(queue), limit)]
+
+    async def held_count(self, queue: str, limit: int) -> int:
+        """See ``StateStore.held_count``."""
+        return len(await self._held(keys.held_for(queue), limit, ["RowKey"]))
+
+    async def _held(
+        self, span: tuple[str, str], limit: int, select: Sequence[str] | None = None
+    ) -> list[TableEntity]:
+        await self.open()
+        return await self.table.rows(keys.HELD_PARTITION, span, limit=limit, select=select)
+
+    async def release(self, item: HeldMessage) -> None:
+        """See ``StateStore.release``."""
+        await self.open()
+        message = item.message
+        row_key = keys.held(message.queue, item.since, message.message_id)
+        await self.table.delete(keys.HELD_PARTITION, row_key)
+
+    async def hold_deferred(self, due: DeferredDue) -> None:
+        """See ``StateStore.hold_deferred``."""
+        partition = await self._partition(due.order_id)
+        row = await self.table.get(partition, keys.due(due))
+        if row is not None:
+            await self.hold(held_from(row))
+            await self.table.delete(partition, keys.due(due))
 
     # Removal
 

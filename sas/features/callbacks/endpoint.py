@@ -185,7 +185,7 @@ class Callbacks:
         if await self._context.store.recorded(order.order_id, cause) is not None:
             return
         message = await results.offload_result(message, self._context)
-        # It is deferred if the bus is away, because the journal names it as its token's result.
+        # It is held if the bus is away, because the journal names it as its token's result.
         outgoing = Message(self._lane(order), message.id, internal.encode(message))
         await self._context.external.send([outgoing], order.order_id)
 

@@ -1,0 +1,330 @@
+"""Held messages: each is sent when its queue takes it, and none stands in the way of an order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from sas.domain.change import DeferredDue
+from sas.domain.ids import digest_id, shard_of
+from sas.engine import held as module
+from sas.engine.delivery import FIRST_ID
+from sas.engine.held import HELD_FOR, PAGE, REPORTED_AFTER, TRIED_AGAIN_AFTER, TURNS_TIME
+from sas.engine.receiver import DEAD_LETTER_REASON, SOURCE
+from sas.ports import CorruptOrderError, HeldMessage, Message
+from sas.testing.bus import MESSAGE_BYTES_MAX
+from sas.testing.store import StoreFault, _due_key
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
+from tests.unit.test_actors_callbacks import awaiting, post
+from tests.unit.test_actors_supervisor import running
+
+OTHER = "responses-other"
+AGAIN_S = (TRIED_AGAIN_AFTER + timedelta(seconds=1)).total_seconds()
+LATE_S = (REPORTED_AFTER + timedelta(seconds=1)).total_seconds()
+
+
+async def hold(system: Kit, queue: str, count: int = 1, **options: object) -> None:
+    """Hold messages since some moment ago, the oldest first."""
+    for number in range(count):
+        message = Message(queue, f"m-{number}", b"{}", properties=options.get("properties", {}))  # type: ignore[arg-type]
+        since = system.clock.now() + timedelta(milliseconds=number)
+        await system.store.hold(
+            HeldMessage(message=message, since=since, order_id=f"O-{number + 10}")
+        )
+
+
+def sends(system: Kit) -> Counter[str]:
+    """Count by queue what is tried to be sent from now on."""
+    tries: Counter[str] = Counter()
+    send = system.bus.send
+
+    async def counted(messages: Sequence[Message]) -> None:
+        tries.update(message.queue for message in messages)
+        await send(messages)
+
+    system.bus.send = counted  # type: ignore[method-assign]
+    return tries
+
+
+def kinds(system: Kit) -> list[str]:
+    return [alert.kind for alert in system.alerts()]
+
+
+async def test_thousands_of_held_messages_delay_no_expired_step() -> None:
+    system = await running()
+    await hold(system, SHOP, 5_000)
+    system.bus.queues[SHOP].refuses = True
+    await system.later(30)
+    assert await system.sweep() == {"step reset": 1}
+    assert len(system.held()) == 5_000
+
+
+@pytest.mark.parametrize("count", [1, 3_000])
+async def test_a_queue_that_refuses_costs_one_send_in_half_a_minute_however_much_waits(
+    count: int,
+) -> None:
+    system = kit()
+    await hold(system, SHOP, count)
+    system.bus.queues[SHOP].refuses = True
+    tries, before = sends(system), system.store.meter.now()
+    for _ in range(30):
+        await system.sweep()
+        await system.later(10)
+    assert tries == {SHOP: 10}
+    assert (system.store.meter - before).writes < 40
+    assert len(system.held()) == count
+
+
+async def test_a_queue_that_takes_messages_again_gets_them_in_turn_each_once() -> None:
+    system = kit()
+    system.bus.declare(OTHER)
+    await hold(system, OTHER, 3 * PAGE + 1)
+    await hold(system, SHOP, 2)
+    await system.sweep()
+    assert system.held() == []
+    assert system.ids(OTHER) == [f"m-{number}" for number in range(3 * PAGE + 1)]
+    assert system.ids(SHOP) == ["m-0", "m-1"]
+
+
+async def test_no_queue_takes_the_turn_of_another_and_the_next_sweep_goes_on_behind_the_last() -> (
+    None
+):
+    system = kit()
+    queues = [f"responses-{number:02d}" for number in range(20)]
+    for queue in queues:
+        system.bus.declare(queue)
+        await hold(system, queue, 40)
+    send = system.bus.send
+
+    async def slow(messages: Sequence[Message]) -> None:
+        await system.clock.sleep(0.9)
+        await send(messages)
+
+    system.bus.send = slow  # type: ignore[method-assign]
+    began = system.clock.now()
+    await system.sweep()
+    assert system.clock.now() - began <= TURNS_TIME + timedelta(seconds=1)
+    assert all(system.ids(queue) for queue in queues)
+    counts = [len(system.ids(queue)) for queue in queues]
+    assert max(counts) - min(counts) <= PAGE
+    for _ in range(40):
+        await system.later(10)
+        await system.sweep()
+    assert system.held() == []
+
+
+async def test_slow_queues_keep_none_behind_them_waiting_for_ever() -> None:
+    system = kit()
+    queues = [f"responses-{number:02d}" for number in range(20)]
+    for queue in queues:
+        system.bus.declare(queue)
+        system.bus.queues[queue].refuses = True
+        await hold(system, queue)
+    await hold(system, SHOP)
+    send = system.bus.send
+
+    async def hanging(messages: Sequence[Message]) -> None:
+        if messages[0].queue != SHOP:
+            await system.clock.sleep(10)
+        await send(messages)
+
+    system.bus.send = hanging  # type: ignore[method-assign]
+    for _ in range(3):
+        await system.sweep()
+    assert system.ids(SHOP) == ["m-0"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "kind"), [(SHOP, "undeliverable"), (QUEUES.scheduler, "queue-delay")]
+)
+async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_and_of_its_end(
+    queue: str, kind: str
+) -> None:
+    system = kit()
+    await hold(system, queue, 3, properties={FIRST_ID: "m"})
+    system.bus.queues[queue].refuses = True
+    await system.later(LATE_S - 10)
+    await system.sweep()
+    assert kinds(system) == []
+    for _ in range(3):
+        await system.later(AGAIN_S)
+        await system.sweep()
+    (alert,) = system.alerts()
+    assert (alert.kind, alert.scope) == (kind, f"queue {queue}")
+    assert f"Queue “{queue}” takes no messages since 20" in alert.text
+    system.bus.queues[queue].refuses = False
+    await system.later(AGAIN_S)
+    await system.sweep()
+    assert kinds(system) == [kind, "cleared"]
+    assert len(system.ids(queue)) == 3
+
+
+async def test_a_queue_of_alerts_that_takes_none_is_logged_and_makes_no_alert(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    system = kit()
+    await hold(system, QUEUES.alerts)
+    system.bus.queues[QUEUES.alerts].refuses = True
+    await system.later(LATE_S)
+    await system.sweep()
+    assert "has taken no alert since" in caplog.text
+    assert len(system.held()) == 1
+    await system.later(HELD_FOR.total_seconds())
+    await system.sweep()
+    assert "an alert is given up" in caplog.text
+    assert system.held() == []
+
+
+async def test_a_notification_that_is_held_for_too_long_is_given_up_and_counted() -> None:
+    system = kit()
+    await hold(system, SHOP, PAGE + 5)
+    await system.later(HELD_FOR.total_seconds() + 1)
+    await hold(system, SHOP)
+    system.bus.queues[SHOP].refuses = True
+    await system.sweep()
+    assert len(system.held()) == 1
+    for _ in range(20):
+        await system.later(60)
+        await system.sweep()
+    assert kinds(system) == ["undeliverable", "undeliverable"]
+    assert "Notifications given up so far: 25, of orders such as O-10" in system.alerts()[-1].text
+
+
+async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 30)
+    system = kit()
+    await hold(system, SHOP, 75)
+    await hold(system, QUEUES.scheduler, 75, properties={FIRST_ID: "m"})
+    for queue in (SHOP, QUEUES.scheduler):
+        system.bus.queues[queue].refuses = True
+    await system.later(LATE_S)
+    await system.sweep()
+    counts = Counter(message.queue for message in system.held())
+    assert counts == {SHOP: 30, QUEUES.scheduler: 75}
+    assert [item.message.message_id for item in await system.store.held(SHOP, 1)] == ["m-45"]
+
+
+async def test_an_order_that_is_held_for_too_long_is_a_dead_letter_of_its_queue() -> None:
+    system = kit()
+    copy = Message(QUEUES.orders, "again/1", order(), properties={FIRST_ID: "m-1"})
+    since = system.clock.now() - HELD_FOR
+    await system.store.hold(HeldMessage(message=copy, since=since, order_id="again/1"))
+    system.bus.queues[QUEUES.orders].refuses = True
+    system.bus.queues[QUEUES.dead_letters].refuses = True
+    await system.sweep()
+    assert system.held() == [copy]
+    system.bus.queues[QUEUES.dead_letters].refuses = False
+    await system.later(AGAIN_S)
+    await system.sweep()
+    assert system.held() == []
+    (letter,) = system.bus.messages(QUEUES.dead_letters)
+    assert letter.body == copy.body
+    assert letter.properties[FIRST_ID] == "m-1"
+    assert letter.properties[SOURCE] == QUEUES.orders
+    assert letter.properties[DEAD_LETTER_REASON] == "TTLExpiredException"
+
+
+async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again() -> None:
+    system = kit()
+    members = {"order_id": "O-1", "reply_queue": SHOP, "note": "x" * MESSAGE_BYTES_MAX}
+    body = json.dumps(members).encode()
+    copy = Message(QUEUES.orders, "again/1", body, properties={FIRST_ID: "m-1"})
+    item = HeldMessage(message=copy, since=system.clock.now(), order_id="again/1")
+    await system.store.hold(item)
+    tries = sends(system)
+    for _ in range(5):
+        await system.sweep()
+        await system.later(AGAIN_S)
+    assert system.held() == []
+    assert tries[QUEUES.orders] == 1
+    assert system.rejected()[0].source_queue == QUEUES.orders
+    assert system.notices() == ["rejected"]
+
+
+async def test_a_copy_waits_for_a_right_to_send_that_is_missing_for_a_while() -> None:
+    system = kit()
+    await hold(system, QUEUES.orders, properties={FIRST_ID: "m-1"})
+    system.bus.queues[QUEUES.orders].forbids = True
+    await system.sweep()
+    assert len(system.held()) == 1
+    system.bus.queues[QUEUES.orders].forbids = False
+    await system.later(AGAIN_S)
+    await system.sweep()
+    assert system.ids(QUEUES.orders) == ["m-0"]
+    assert system.rejected() == []
+
+
+async def test_a_row_changed_by_hand_is_reported_and_stops_no_other_queue() -> None:
+    system = kit()
+    system.bus.declare(OTHER)
+    await hold(system, OTHER)
+    await hold(system, SHOP)
+    read = system.store.held
+
+    async def broken(queue: str, limit: int) -> list[HeldMessage]:
+        if queue == OTHER:
+            raise CorruptOrderError("O-1", "row held|responses-other cannot be read")
+        return await read(queue, limit)
+
+    system.store.held = broken  # type: ignore[method-assign]
+    await system.sweep()
+    assert system.ids(SHOP) == ["m-0"]
+    assert kinds(system) == ["unreadable"]
+
+
+@pytest.mark.parametrize("operation", ["held_queue", "held", "release"])
+async def test_a_store_that_does_not_answer_costs_a_sweep_nothing_but_time(operation: str) -> None:
+    system = await running()
+    await hold(system, SHOP)
+    await system.later(30)
+    system.store.fail_next(operation, *[StoreFault.UNAVAILABLE] * 2)
+    assert await system.sweep() == {"step reset": 1}
+    for _ in range(2):
+        await system.later(AGAIN_S)
+        await system.sweep()
+    assert system.held() == []
+    assert "m-0" in system.ids(SHOP)
+
+
+async def test_what_the_version_before_held_is_moved_and_sent() -> None:
+    system = kit()
+    message = Message(SHOP, "m-1", b"{}")
+    due = DeferredDue(system.clock.now(), "O-1", digest_id(SHOP, "m-1"))
+    system.store.deferred[due] = message
+    system.store._due[shard_of("O-1", len(system.store.shards))][_due_key(due)] = due
+    assert await system.sweep() == {"held": 1}
+    assert system.held() == [message]
+    await system.later(10)
+    assert await system.sweep() == {}
+    assert (system.held(), system.ids(SHOP)) == ([], ["m-1"])
+
+
+async def test_a_token_holds_one_message_however_often_it_is_used_while_its_queue_is_away() -> None:
+    system, callback = await awaiting()
+    system.bus.cut(QUEUES.scheduler)
+    for number in range(60):
+        await post(system, callback.token, {"outcome": "done", "result": {"n": number}})
+    assert len(system.held()) == 1
+
+
+async def test_an_instance_forgets_the_names_of_queues_that_applications_made_up() -> None:
+    system = kit()
+    system.bus.is_away = True
+    for number in range(50):
+        message = Message(f"responses-{number}", "m-1", b"{}")
+        assert not await system.run(system.context.external.send([message], "O-1"))
+        await system.later(3)
+    assert len(system.context.external._paused_until) == 1
+    system.bus.is_away = False
+    await system.later(LATE_S)
+    for _ in range(2):
+        await system.sweep()
+        await system.later(AGAIN_S)
+    assert system.held() == []
+    assert system.supervisor._held._late == set()
