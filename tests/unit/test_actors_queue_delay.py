@@ -10,7 +10,7 @@ import pytest
 
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
-from sas.domain.queues import lane
+from sas.domain.queues import Queues, lane
 from sas.engine.run_on import CALLS_MAX
 from sas.features.queue_delay import excuses
 from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
@@ -30,13 +30,18 @@ STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
 WAITS, RESET = {"waits in its queue": 1}, {"step reset": 1}
 AWAY = {"its queue is away": 1}
 MINUTE = timedelta(minutes=1)
+BOUND = replace(QUEUES, applications=("web",))
 
 
 async def expired(
-    *, is_taken: bool, urgent: bool = False, queue_delay: timedelta = 5 * MINUTE
+    *,
+    is_taken: bool,
+    urgent: bool = False,
+    queue_delay: timedelta = 5 * MINUTE,
+    queues: Queues = QUEUES,
 ) -> Kit:
     """Return an order whose first step is past its CompleteBy; was its request taken?"""
-    system = kit(queue_delay=queue_delay)
+    system = kit(queue_delay=queue_delay, queues=queues)
     await system.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order()))
     await system.step(lane(QUEUES.scheduler, urgent=urgent))
     if is_taken:
@@ -54,6 +59,12 @@ def out(system: Kit) -> Dispatched:
     turn = step(system).turn
     assert isinstance(turn, Dispatched)
     return turn
+
+
+def wake_of(order_id: str, queue: str, filler: bytes = b"") -> Message:
+    """Return a message that belongs to an order, and waits in a queue."""
+    body = b'{"kind":"wake","format":1,"id":"x","order_id":"%s"}' % order_id.encode()
+    return Message(queue, f"wake/{order_id}", body + filler)
 
 
 def break_queue(system: Kit, *names: str) -> None:
@@ -201,7 +212,7 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
     system = await expired(is_taken=False)
     await system.sweep()
     for number in range(40):
-        await system.bus.send([Message(STOCK, f"another/{number}", b"{}")])
+        await system.bus.send([wake_of(f"O-{number}", STOCK)])
         wait = out(system).complete_by - system.clock.now()
         await system.later(wait.total_seconds())
         assert await system.sweep() == WAITS
@@ -209,6 +220,45 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
         await system.later(1)
     assert out(system).excused <= 3
     assert step(system).failure_count == 0
+
+
+async def test_checks_that_come_much_later_hide_no_request_without_end() -> None:
+    """They lie in front, so the queue is not read to its end. It moves, but the request is lost."""
+    system = await expired(is_taken=True)
+    later = system.clock.now() + timedelta(days=30)
+    check = replace(wake_of("O-9", STOCK, b" " * 160_000), scheduled_at=later)
+    await system.bus.send([replace(check, message_id=f"check/{n}") for n in range(25)])
+    for number in range(11):
+        pair = [wake_of(f"O-{number}", STOCK), replace(check, message_id=f"pair/{number}")]
+        await system.bus.send([pair[0], replace(pair[1], body=b" " * 200_000)])
+        await system.later(1)
+        assert await system.sweep() == (WAITS if number < 10 else RESET)
+        waiting = system.bus.queues[STOCK].waiting
+        waiting[:] = [each for each in waiting if each.message.message_id.startswith("check/")]
+        await system.later(ALLOWED.total_seconds() - 1)
+    assert step(system).failure_count == 1
+
+
+async def test_a_queue_of_orders_excuses_ten_times_whatever_a_sender_writes() -> None:
+    """Any application can name another's order, and set what only the system sets."""
+    system = await expired(is_taken=True)
+    put_back = {"sas_put_back": "1"}
+    claim = Message(QUEUES.orders, "m-2", order(), properties=put_back)
+    later = system.clock.now() + timedelta(days=30_000)
+    await system.bus.send([claim, replace(claim, message_id="m-3", scheduled_at=later)])
+    for number in range(10):
+        await system.bus.send([Message(QUEUES.orders, f"o-{number}", order(f"O-{number + 2}"))])
+        assert await system.sweep() == WAITS
+        del system.bus.queues[QUEUES.orders].waiting[2:]  # another order is taken
+        await system.later(ALLOWED.total_seconds())
+    assert await system.sweep() == RESET
+
+
+async def test_the_queue_of_a_bound_application_excuses_no_order_of_others() -> None:
+    system = await expired(is_taken=True, queues=BOUND)
+    system.bus.declare(BOUND.orders_of("web"))
+    await system.bus.send([Message(BOUND.orders_of("web"), "m-1", order())])
+    assert await system.sweep() == RESET
 
 
 async def test_a_queue_that_is_away_excuses_without_limit() -> None:
