@@ -187,6 +187,15 @@ async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: B
     await rig.receive(A, 1)
 
 
+async def test_a_message_that_was_scheduled_for_the_past_waits_since_it_was_sent(
+    rig: BusRig,
+) -> None:
+    now = rig.clock.now()
+    await rig.bus.send([Message(A, "order-1/1/0", b"{}", scheduled_at=now - timedelta(days=365))])
+    (peeked,) = await rig.bus.peek(A, 10)
+    assert abs((peeked.enqueued_at - now).total_seconds()) < 5
+
+
 async def test_a_peek_into_a_missing_queue_reports_it(rig: BusRig) -> None:
     with pytest.raises(BusUnavailableError, match=MISSING):
         await rig.bus.peek(MISSING, 10)
