@@ -221,7 +221,7 @@ async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with
     await night.passes(3, bad)
     problem = await night.problem()
     assert (problem.kind, problem.needs_you) == ("agent-failing", True)
-    assert "fail: KeyError: 'amount' (tests/unit/test_nights.py:" in problem.text
+    assert "fail: KeyError: “'amount'” (tests/unit/test_nights.py:" in problem.text
     assert problem.todo.startswith("If a release brought it, deploy the one before: ")
     assert (await night.alert()).count == 1
     queued_order = await night.run(orders.queued(night.system.bus, QUEUES, "O-1"))
