@@ -422,7 +422,7 @@ async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> Non
     record = await system.context.load("O-1")
     assert record is not None
     waits = why.waits_for(record, system.clock.now())
-    assert waits.awaited == "The agent of reserve, which goes on: on the road. It asks again."
+    assert waits.awaited == "The agent of reserve, which goes on: “on the road”. It asks again."
     assert not waits.todo
 
 

@@ -190,7 +190,7 @@ def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
 def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
     night.awaits("A")
     waits = told(night).waits
-    assert waits.awaited == "The callback of reserve: the manager approves."
+    assert waits.awaited == "The callback of reserve: “the manager approves”."
     assert message_of(waits).text == "none: the callback comes by HTTP, and has not come"
     stored = night.system.order("A")
     token = KEYS.callback_of(stored, stored.steps[0]).token

@@ -10,6 +10,7 @@ import pytest
 from sas.domain.messages import AlertKind
 from sas.domain.texts import is_visible
 from sas.features.incidents.rules import ActiveIncident, alert_text
+from sas.operate.why import story
 from sas.ports import HeldError, RefusedError, TransientError
 from tests.unit.actors_kit import ALLOWED, Kit, kit, order
 from tests.unit.domain_cases import T0
@@ -59,6 +60,16 @@ async def test_the_words_of_an_agent_stay_between_marks_in_why_an_order_is_undon
     assert because.startswith("pay failed: “")
     assert because.endswith("…”")
     assert "epaired" not in ours(because)
+
+
+async def test_the_words_of_an_agent_stay_between_marks_in_the_story_of_an_order() -> None:
+    system = kit()
+    system.agents["stock"].then(RefusedError("no", HOSTILE))
+    await system.submit(order(workflow="care"))
+    await system.drain()
+    text = story(system.order(), system.journal())
+    assert text.startswith("It stopped at reserve: “")
+    assert "repaired" not in ours(text)
 
 
 def test_order_ids_stay_between_marks_in_an_alert() -> None:
