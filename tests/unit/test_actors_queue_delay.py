@@ -317,11 +317,14 @@ async def test_a_request_behind_the_messages_that_were_read_is_excused(
     assert await system.sweep() == WAITS
 
 
-async def test_a_request_behind_many_large_messages_is_excused_ten_times() -> None:
+@pytest.mark.parametrize("body", [b"x" * 160_000, b""], ids=["bodies", "properties"])
+async def test_a_request_behind_many_large_messages_is_excused_ten_times(body: bytes) -> None:
     """Reading all of them would take longer than the adapter waits: what follows is unknown."""
+    properties = {} if body else {"x": "y" * 160_000}
     system = await expired(is_taken=True)
     system.clock.set(system.clock.now() - ALLOWED)
-    await system.bus.send([Message(STOCK, f"m-{number}", b"x" * 160_000) for number in range(30)])
+    for number in range(30):
+        await system.bus.send([Message(STOCK, f"m-{number}", body, properties=properties)])
     await system.later(ALLOWED.total_seconds())
     for _ in range(10):
         assert await system.sweep() == WAITS

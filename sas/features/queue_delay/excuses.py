@@ -179,11 +179,11 @@ class QueueExcuses:
                 enqueued_at=message.enqueued_at,
                 owner=_owner(message.body),
                 put_back=TIMES in message.properties,
-                share=max(1 / SCAN_MAX, len(message.body) / PEEK_BYTES_MAX),
+                share=max(1 / SCAN_MAX, message.size / PEEK_BYTES_MAX),
             )
             for message in messages
         ]
-        size = sum(len(message.body) for message in messages)
+        size = sum(message.size for message in messages)
         full = len(messages) >= SCAN_MAX or size >= PEEK_BYTES_MAX
         return rules.scan_of(waiting, before, now, full=full)
 
