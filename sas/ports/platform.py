@@ -408,8 +408,10 @@ class MessageBus(Protocol):
             UndeliverableError: with the first message that can never be sent.
         """
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
+
+        Only those whose sequence number is above ``after``.
 
         It ends once their sizes are ``PEEK_BYTES_MAX`` bytes, so that large messages do not make it
         slow.

@@ -12,7 +12,7 @@ from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.engine.run_on import CALLS_MAX
-from sas.features.queue_delay import excuses
+from sas.features.queue_delay import front
 from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
@@ -71,10 +71,10 @@ def break_queue(system: Kit, *names: str) -> None:
     """Let queues be away, as disabled ones are; no name brings all of them back."""
     peek = type(system.bus).peek
 
-    async def away(queue: str, limit: int) -> list[Peeked]:
+    async def away(queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if queue in names:
             raise BusUnavailableError(f"queue {queue} is disabled")
-        return await peek(system.bus, queue, limit)
+        return await peek(system.bus, queue, limit, after)
 
     system.bus.peek = away  # type: ignore[method-assign]
 
@@ -222,21 +222,36 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
     assert step(system).failure_count == 0
 
 
-async def test_checks_that_come_much_later_hide_no_request_without_end() -> None:
-    """They lie in front, so the queue is not read to its end. It moves, but the request is lost."""
+def much_later(system: Kit, queue: str) -> list[Message]:
+    """Return messages that fill what one peek reads, and come in a month."""
+    at = system.clock.now() + timedelta(days=30)
+    message = replace(wake_of("O-9", queue, b" " * 160_000), scheduled_at=at)
+    return [replace(message, message_id=f"later/{n}") for n in range(30)]
+
+
+async def test_what_comes_much_later_excuses_one_timeout_until_the_next_read_begins_behind_it() -> (
+    None
+):
     system = await expired(is_taken=True)
-    later = system.clock.now() + timedelta(days=30)
-    check = replace(wake_of("O-9", STOCK, b" " * 160_000), scheduled_at=later)
-    await system.bus.send([replace(check, message_id=f"check/{n}") for n in range(25)])
-    for number in range(11):
-        pair = [wake_of(f"O-{number}", STOCK), replace(check, message_id=f"pair/{number}")]
-        await system.bus.send([pair[0], replace(pair[1], body=b" " * 200_000)])
-        await system.later(1)
-        assert await system.sweep() == (WAITS if number < 10 else RESET)
-        waiting = system.bus.queues[STOCK].waiting
-        waiting[:] = [each for each in waiting if each.message.message_id.startswith("check/")]
-        await system.later(ALLOWED.total_seconds() - 1)
-    assert step(system).failure_count == 1
+    await system.bus.send(much_later(system, STOCK))
+    await system.bus.send([wake_of("O-2", STOCK)])
+    assert await system.sweep() == WAITS
+    await system.later(ALLOWED.total_seconds())
+    assert await system.sweep() == RESET
+
+
+async def test_a_request_behind_what_comes_much_later_waits_as_any_other() -> None:
+    system = await expired(is_taken=False)
+    request = system.bus.take(STOCK)
+    assert request is not None
+    await system.bus.send([*much_later(system, STOCK), replace(request, message_id="again")])
+    for number in range(8):
+        await system.bus.send([wake_of(f"O-{number + 2}", STOCK)])
+        assert await system.sweep() == WAITS
+        wait = out(system).complete_by - system.clock.now()
+        del system.bus.queues[STOCK].waiting[1]  # the younger one is taken
+        await system.later(wait.total_seconds())
+    assert 0 < out(system).excused < 4
 
 
 async def test_a_queue_of_orders_excuses_ten_times_whatever_a_sender_writes() -> None:
@@ -304,7 +319,7 @@ async def test_a_request_that_was_not_received_is_not_excused_by_another_queue_t
 async def test_a_request_behind_the_messages_that_were_read_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    monkeypatch.setattr(front, "SCAN_MAX", 5)
     system = await expired(is_taken=True)
     old = [Message(STOCK, f"m-{number}", b"{}") for number in range(6)]
     await system.bus.send(old[:4])
@@ -375,7 +390,7 @@ async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -
 
 async def test_a_long_queue_of_orders_excuses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root was received before them, so it would be seen."""
-    monkeypatch.setattr(excuses, "SCAN_MAX", 3)
+    monkeypatch.setattr(front, "SCAN_MAX", 3)
     system = await expired(is_taken=True)
     await system.bus.send([Message(QUEUES.orders, f"m-{n}", order(f"O-{n}")) for n in range(2, 6)])
     assert await system.sweep() == RESET
@@ -390,10 +405,10 @@ async def test_a_sweep_reads_each_queue_once() -> None:
     read: list[str] = []
     peek = system.bus.peek
 
-    async def counted(queue: str, limit: int) -> list[Peeked]:
+    async def counted(queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if limit > 1:  # else only its oldest message is measured
             read.append(queue)
-        return await peek(queue, limit)
+        return await peek(queue, limit, after)
 
     system.bus.peek = counted  # type: ignore[method-assign]
     assert await system.sweep() == {"waits in its queue": 20}
@@ -469,7 +484,7 @@ async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
 async def test_a_request_behind_many_that_were_put_back_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    monkeypatch.setattr(front, "SCAN_MAX", 5)
     system = await expired(is_taken=True)
     body = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
     properties = {"sas_put_back": "1"}

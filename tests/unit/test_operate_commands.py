@@ -235,8 +235,8 @@ class Line:
                 await self.system.hand(message)
         await self.system.drain()
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
-        return await self.system.bus.peek(queue, limit)
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
+        return await self.system.bus.peek(queue, limit, after)
 
     async def close(self) -> None:
         pass

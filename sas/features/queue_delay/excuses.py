@@ -18,7 +18,8 @@ step, and only into those: another queue neither excuses it nor fails it.
    failure: a queue that does not move, because perhaps no function reads it; a queue of orders,
    because any application can write another's order id into a message; and a queue that is not long
    and yet cannot be read to its end, because what comes much later lies in front. The last excuses
-   no step whose request is older than the last message that was read and waits.
+   no step whose request is older than the last message that was read and waits. The next read
+   begins behind what lies in front (``sas.features.queue_delay.front``).
 5. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
    The sweeps read that queue until nothing waits long in it. Then the incident is over.
 
@@ -45,14 +46,13 @@ from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.receiver import TIMES
-from sas.features.queue_delay import rules
+from sas.features.queue_delay import front, rules
+from sas.features.queue_delay.front import QueueFront
 from sas.features.queue_delay.rules import Owner, Scan, Seen
 from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-SCAN_MAX = 1_000
-"""Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
@@ -69,6 +69,7 @@ class QueueExcuses:
 
     def __init__(self, context: Context, workflows: Workflows, delay_min: timedelta) -> None:
         self._context = context
+        self._front = QueueFront(context.bus, context.clock)
         self._delay_min = delay_min
         self._workflows = workflows
         self._scans: dict[str, Scan] = {}
@@ -169,7 +170,7 @@ class QueueExcuses:
         now = self._context.clock.now()
         before = self._before.get(queue)
         try:
-            messages = await self._context.bus.peek(queue, SCAN_MAX)
+            messages = await self._front.read(queue)
         except BusUnavailableError as error:
             log.warning("queue %s cannot be read: %s", queue, error)
             return rules.away_scan(before, now)
@@ -179,12 +180,12 @@ class QueueExcuses:
                 enqueued_at=message.enqueued_at,
                 owner=_owner(message.body),
                 put_back=TIMES in message.properties,
-                share=max(1 / SCAN_MAX, message.size / PEEK_BYTES_MAX),
+                share=max(1 / front.SCAN_MAX, message.size / PEEK_BYTES_MAX),
             )
             for message in messages
         ]
         size = sum(message.size for message in messages)
-        full = len(messages) >= SCAN_MAX or size >= PEEK_BYTES_MAX
+        full = len(messages) >= front.SCAN_MAX or size >= PEEK_BYTES_MAX
         return rules.scan_of(waiting, before, now, full=full)
 
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
