@@ -348,7 +348,7 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
         page = await browser.look("order?id=10248")
     problems = overview[overview.index('id="problems"') : overview.index('id="failures"')]
     assert problems.count("<li") == 1
-    assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
+    assert "The circuit of agent payment is open: “http-503”. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
     assert "( http-503 )" in page
 
