@@ -21,6 +21,7 @@ from sas.domain.command import takes_input, why_not
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.order import Direction, Order, StepState
+from sas.domain.texts import quoted
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.command_answers import CommandAnswers
 from sas.engine.context import Context
@@ -162,7 +163,7 @@ class Operator:
         await self._answers.record(message_id, why)
         if len(message_id) > 100:  # a MessageId has 128 characters at most
             message_id = digest_id(message_id)
-        text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
+        text = f"{command.verb.value} of order {quoted(command.order_id)} was refused: {why}."
         body = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
             at=key_time(self._context.clock.now()),

@@ -29,10 +29,10 @@ RECEIVE_S = 3.0
 class OperatorServiceBus(ServiceBus):
     """See ``sas.ports.OperatorBus``."""
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """See ``MessageBus.peek``. Each call has a connection of its own, and closes it."""
         async with self._reading(queue) as receiver, asyncio.timeout(PEEK_S):
-            return await peek_all(receiver, limit, self.meter)
+            return await peek_all(receiver, limit, self.meter, after=after)
 
     async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
         """See ``OperatorBus.move``.

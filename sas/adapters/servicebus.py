@@ -218,28 +218,32 @@ class ServiceBus:
         if refusal is not None:
             raise refusal
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """See ``MessageBus.peek``."""
         try:
             async with asyncio.timeout(self._send_s), self._peeking:
-                return await self._peeked(queue, limit)
+                return await self._peeked(queue, limit, after)
         except TimeoutError as error:
             raise BusUnavailableError(f"queue {queue} could not be read in time") from error
         except ServiceBusError as error:
             raise BusUnavailableError(explain(queue, error)) from error
 
-    async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
+    async def _peeked(self, queue: str, limit: int, after: int) -> list[Peeked]:
         """Read a queue. The broker may have detached the link of the last peek: open a new one."""
         receiver = self._receivers.pop(queue, None)
         if receiver is not None:
             with suppress(ServiceBusError):
-                return await self._read(receiver, queue, limit)
-        return await self._read(self._client.get_queue_receiver(queue), queue, limit)
+                return await self._read(receiver, queue, limit, after)
+        return await self._read(self._client.get_queue_receiver(queue), queue, limit, after)
 
-    async def _read(self, receiver: ServiceBusReceiver, queue: str, limit: int) -> list[Peeked]:
+    async def _read(
+        self, receiver: ServiceBusReceiver, queue: str, limit: int, after: int
+    ) -> list[Peeked]:
         """Read pages until there are enough messages. After an error the receiver is closed."""
         try:
-            messages = await peek_all(receiver, limit, self.meter, PEEK_BYTES_MAX)
+            messages = await peek_all(
+                receiver, limit, self.meter, bytes_max=PEEK_BYTES_MAX, after=after
+            )
         except BaseException:
             self.senders.close_later(receiver)
             raise
@@ -397,13 +401,18 @@ def to_sdk(message: Message) -> ServiceBusMessage:
 
 
 async def peek_all(
-    receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
+    receiver: ServiceBusReceiver,
+    limit: int,
+    meter: Usage,
+    *,
+    bytes_max: float = math.inf,
+    after: int = 0,
 ) -> list[Peeked]:
     """Read pages until there are ``limit`` messages, or ``bytes_max`` bytes of them."""
     messages: list[Peeked] = []
     size = 0
     while len(messages) < limit and size < bytes_max:
-        first = messages[-1].sequence + 1 if messages else 1
+        first = (messages[-1].sequence if messages else after) + 1
         count = min(limit - len(messages), PEEK_PAGE)
         meter.peeks += 1
         metrics.bus_operation("peeks")

@@ -14,6 +14,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from sas.domain.texts import shortened
+
 T = TypeVar("T")
 
 DEPTH_MAX = 32
@@ -61,8 +63,7 @@ class MalformedError(ValueError):
     """A message cannot be used. The text says what to change."""
 
     def __init__(self, reason: Reason, description: str) -> None:
-        if len(description) > DESCRIPTION_LENGTH_MAX:
-            description = description[: DESCRIPTION_LENGTH_MAX - 1] + "…"
+        description = shortened(description, DESCRIPTION_LENGTH_MAX)
         super().__init__(description)
         self.reason = reason
         self.description = description
@@ -89,7 +90,9 @@ def parse(body: bytes) -> Any:
     except MalformedError:
         raise
     except json.JSONDecodeError as error:
-        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {str(error)[:200]}") from None
+        raise MalformedError(
+            Reason.NOT_JSON, f"the body is not JSON: {shortened(str(error), 200)}"
+        ) from None
     except ValueError:  # Python's own limit: reading such a number takes quadratic time
         raise MalformedError(
             Reason.NOT_FINITE,

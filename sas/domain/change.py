@@ -22,8 +22,11 @@ from sas.domain.messages import (
 )
 from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.texts import quoted, shortened
 
 UNDONE_BECAUSE_LENGTH_MAX = 300
+FAULT_SHOWN_MAX = 200
+"""Longest part of a fault in it. With the name of its step, it ends with its mark."""
 OUT_AGAIN_AFTER = timedelta(seconds=30)
 """Pause before the messages of an out row are sent again."""
 
@@ -295,8 +298,9 @@ def _undone_because(decision: Decision, because: str) -> str:
                 why = decision.what.value
             else:
                 name = "a step" if notice.step is None else decision.steps[notice.step].name
-                why = f"{name} failed: {notice.fault.code}: {notice.fault.message}"
-    return why[:UNDONE_BECAUSE_LENGTH_MAX]
+                fault = f"{notice.fault.code}: {notice.fault.message}"
+                why = f"{name} failed: {quoted(fault, FAULT_SHOWN_MAX)}"
+    return shortened(why, UNDONE_BECAUSE_LENGTH_MAX)
 
 
 def _after(order: Order, decision: Decision, because: str, now: datetime) -> Order:

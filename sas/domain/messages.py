@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from sas.domain.content import Content
 from sas.domain.order import Direction, Fault, StepState
+from sas.domain.texts import shortened
 
 
 class JournalWord(StrEnum):
@@ -180,7 +181,7 @@ class Progress:
     NOTE_LENGTH_MAX: ClassVar[int] = 200
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "note", self.note[: self.NOTE_LENGTH_MAX])
+        object.__setattr__(self, "note", shortened(self.note, self.NOTE_LENGTH_MAX))
 
 
 class Verb(Enum):

@@ -22,6 +22,7 @@ from types import NoneType
 
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, key_time
+from sas.domain.texts import shortened
 
 CLOCK_SKEW = timedelta(seconds=5)
 """The largest difference between the clocks of two instances that the rules allow for."""
@@ -80,7 +81,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", self.code[:100])
-        object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
+        object.__setattr__(self, "message", shortened(self.message, self.MESSAGE_LENGTH_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class AttemptError:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.kind[:100])
-        object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
+        object.__setattr__(self, "message", shortened(self.message, self.MESSAGE_LENGTH_MAX))
 
     @property
     def again_by(self) -> datetime | None:

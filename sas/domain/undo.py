@@ -75,13 +75,16 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
 
 
 def undo_failed(
-    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, now: datetime
+    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, why: str, now: datetime
 ) -> Decision:
-    """Decide about an undo that failed: Error, and an alert with the state of every undo."""
+    """Decide about an undo that failed: Error, and an alert with the state of every undo.
+
+    ``why`` is the fault as a part of the alert: what others wrote is marked in it.
+    """
     failed = step.moved(StepState.ERROR, now, undo=UndoStatus.FAILED, error=fault)
     steps = with_step(order.steps, failed)
     text = (
-        f"the undo of step {step.name} failed: {fault.message.rstrip('.')}. {ledger(steps)}. "
+        f"the undo of step {step.name} failed: {why}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
     notice = Notify(Notice.FAILED, step=step.number, fault=fault)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sas.domain.ids import digest_id
+from sas.domain.texts import shortened
 from sas.engine.shared_values import SharedValues
 from sas.ports import ConflictError, StateStore
 
@@ -43,7 +44,7 @@ class CommandAnswers:
             before = await self._values.read(name)
             reasons = dict(before.value) if before else {}
             reasons.pop(key, None)
-            reasons[key] = reason[:REASON_LENGTH_MAX]
+            reasons[key] = shortened(reason, REASON_LENGTH_MAX)
             newest = dict(list(reasons.items())[-REASONS_MAX:])
             with suppress(ConflictError):
                 await self._values.write(name, newest, before)

@@ -10,19 +10,20 @@ from types import TracebackType
 
 from sas.codec.results import whole_text
 from sas.domain.order import AttemptError
+from sas.domain.texts import quoted, shortened
 from sas.ports import HeldError
 
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def explained(error: Exception, length_max: int = AttemptError.MESSAGE_LENGTH_MAX) -> str:
-    """Return ``KeyError: 'amount' (orders/agents.py:42 in do)``; of a HeldError its reason."""
+    """Return ``KeyError: “'amount'” (orders/agents.py:42 in do)``; of a HeldError its reason."""
     reason = whole_text(str(error))
     if isinstance(error, HeldError):
-        return reason[:length_max]
-    text = ": ".join(filter(None, (type(error).__name__, reason)))
-    line = line_of(error)
-    return f"{text[: length_max - len(line) - 3]} ({line})"
+        return shortened(reason, length_max)
+    name, place = type(error).__name__, f" ({line_of(error)})"
+    room = length_max - len(f"{name}: “”{place}")
+    return f"{name}: {quoted(reason, room)}{place}" if reason else f"{name}{place}"
 
 
 def line_of(error: Exception) -> str:

@@ -22,6 +22,7 @@ from datetime import timedelta
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
+from sas.domain.texts import quoted
 from sas.engine.context import Context
 from sas.engine.explained import explained
 from sas.engine.in_flight import InFlightRequest
@@ -66,11 +67,14 @@ class FailingAgent:
         if call.failures < ALERT_FROM:
             return
         kind, scope = self._name
+        why = str(error)
+        if error.kind == AttemptError.HELD:
+            why = quoted(why.rstrip("."))
         now = self._context.clock.now()
         incident = Incident(
             kind=kind,
             scope=scope,
-            text=f"Agent {self._agent} fails: {str(error).rstrip('.')}. Deploy a mended version. "
+            text=f"Agent {self._agent} fails: {why}. Deploy a mended version. "
             "Its steps wait, and are tried again at least every five minutes. Nothing is undone "
             "meanwhile, and nothing must be resubmitted.",
             since=now,

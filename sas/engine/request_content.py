@@ -21,6 +21,7 @@ from sas.domain.content import Content
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import FaultCode, Order
+from sas.domain.texts import quoted
 from sas.engine.context import Context
 from sas.engine.in_flight import MustWaitError
 from sas.ports import AgentCall, DecodingError, RefusedError, UnreadableError
@@ -110,8 +111,8 @@ class RequestContent:
         body = AlertMessage(
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),
-            text=f"Step {request.step_name} of order {request.order_id} waits: {error}. It is "
-            "tried again automatically, and no failure is counted.",
+            text=f"Step {request.step_name} of order {quoted(request.order_id)} waits: {error}. "
+            "It is tried again automatically, and no failure is counted.",
             id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,

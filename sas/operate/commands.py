@@ -39,6 +39,7 @@ from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import JournalWord, Verb
 from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
+from sas.domain.texts import quoted
 from sas.engine.command_answers import CommandAnswers
 from sas.operate import finding
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
@@ -315,11 +316,15 @@ def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
     return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
 
 
+def _error(fault: Fault) -> str:
+    return quoted(f"{fault.code}: {fault.message}", Fault.MESSAGE_LENGTH_MAX)
+
+
 def _with_errors(steps: Sequence[StepRecord]) -> str:
     return "; ".join(
         ("undo of " if step.undo_failed else "")
         + step.name
-        + (f" ({step.error.code}: {step.error.message})" if step.error else "")
+        + (f" ({_error(step.error)})" if step.error else "")
         for step in steps
     )
 

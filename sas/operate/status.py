@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from sas.domain.change import StepDue
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
-from sas.domain.texts import command
+from sas.domain.texts import command, quoted
 from sas.engine.rejections import is_of_refused
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.incidents import rules
@@ -383,7 +383,7 @@ def _of_circuit(circuit: Circuit, explained: Iterable[ActiveIncident]) -> Proble
         if incident.kind is AlertKind.WAITING and incident.agent == circuit.agent
     ]
     waiting = f" These wait: {'; '.join(scopes)}." if scopes else ""
-    why = circuit.why.rstrip(".") or "its service failed"
+    why = quoted(circuit.why.rstrip(".")) if circuit.why else "its service failed"
     return Problem(
         kind=AlertKind.BREAKER_OPEN.value,
         about=f"agent {circuit.agent}",

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from sas.domain.claim import is_cancelled
 from sas.domain.messages import JournalEntry, JournalWord, Notify
-from sas.domain.order import AttemptError, Order, OrderState, StepRecord, StepState
+from sas.domain.order import AttemptError, Fault, Order, OrderState, StepRecord, StepState
+from sas.domain.texts import quoted
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate.finding import is_failed, since
 from sas.operate.record import Record
@@ -129,7 +130,7 @@ def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
 def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
     failed_steps = [step for step in order.steps if is_failed(step)]
     step = failed_steps[0]
-    cause = f": {step.error.message.rstrip('.')}" if step.error else ""
+    cause = f": {_quoted(step.error.message)}" if step.error else ""
     others = f" ({len(failed_steps) - 1} more failed)" if len(failed_steps) > 1 else ""
     if step.undo_failed:
         return (
@@ -140,11 +141,16 @@ def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
 
 
 def _faults(entries: Iterable[JournalEntry]) -> Iterator[str]:
-    """Yield the errors of which the application was notified, without their full stops."""
+    """Yield the errors of which the application was notified."""
     for entry in entries:
         for message in entry.messages:
             if isinstance(message, Notify) and message.fault:
-                yield message.fault.message.rstrip(".")
+                yield _quoted(message.fault.message)
+
+
+def _quoted(text: str) -> str:
+    """Return what others wrote, whole, as the end of a sentence."""
+    return quoted(text.rstrip("."), Fault.MESSAGE_LENGTH_MAX)
 
 
 def _undone_because(journal: Sequence[JournalEntry]) -> str:
@@ -216,7 +222,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
     undoing = step.process_state is StepState.COMPENSATING
     operation = "undo" if undoing else "call"
     name = f"{'the undo of ' * undoing}{step.name}"
-    note = f": {step.note.rstrip('.')}" if step.note else ""
+    note = f": {_quoted(step.note)}" if step.note else ""
     if is_failed(step):
         return Waits(
             doing="waits for you",
@@ -239,7 +245,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         return Waits(
             doing="waits for a deploy",
             awaited=f"A deploy that mends the agent of {step.name}: its {operation} failed: "
-            f"{bug.message.rstrip('.')}.",
+            f"{_quoted(bug.message) if bug.kind == AttemptError.HELD else bug.message}.",
             then=MENDED,
             todo="Deploy a mended version of the agent.",
             called_by=bug.again_by,

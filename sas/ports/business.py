@@ -24,7 +24,8 @@ LIMIT_MAX = 1000
 class RefusedError(Exception):
     """A remote service refused the call for good, and the call had no effect.
 
-    ``code`` is for programs, the message for people.
+    ``code`` is for programs, the message for people. Both are stored with the order, and go to its
+    application and to operators. So keep personal data and secrets out of them.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -13,6 +13,7 @@ from sas.domain.change import Change, DeferredDue, Due, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
+from sas.domain.texts import quoted
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class CorruptOrderError(StoreMismatchError):
     """
 
     def __init__(self, order_id: str, why: str) -> None:
-        text = f"order {order_id}: {why}. Repair it, or restore it from a backup"
+        text = f"order {quoted(order_id)}: {why}. Repair it, or restore it from a backup"
         super().__init__(text, "rows changed by hand")
 
 
@@ -407,8 +408,10 @@ class MessageBus(Protocol):
             UndeliverableError: with the first message that can never be sent.
         """
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
+
+        Only those whose sequence number is above ``after``.
 
         It ends once their sizes are ``PEEK_BYTES_MAX`` bytes, so that large messages do not make it
         slow.

@@ -198,7 +198,7 @@ class MemoryBus:
             if fault is BusFault.LOST_ANSWER:
                 raise BusUnavailableError(f"queue {message.queue}: sent, but the answer was lost")
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """See ``MessageBus.peek``."""
         source = self.queues.get(queue)
         if source is None:
@@ -206,8 +206,9 @@ class MemoryBus:
         if not self.reachable(source):
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(source)
-        all_messages = [*source.waiting, *source.locked]
-        ordered = sorted(all_messages, key=lambda queued: queued.sequence)[:limit]
+        self._activate(source)
+        behind = [each for each in (*source.waiting, *source.locked) if each.sequence > after]
+        ordered = sorted(behind, key=lambda queued: queued.sequence)[:limit]
         messages = [
             Peeked(
                 message_id=queued.message.message_id,
@@ -433,6 +434,14 @@ class MemoryBus:
         for queued in outdated:
             queue.waiting.remove(queued)
             self._expired(queue, queued)
+
+    def _activate(self, queue: Queue) -> None:
+        """Give scheduled messages whose time has come a new place, as Service Bus does."""
+        now = self._clock.now()
+        for queued in queue.waiting:
+            if queued.enqueued_at < queued.visible_at <= now:
+                self._sequence += 1
+                queued.sequence, queued.enqueued_at = self._sequence, queued.visible_at
 
     def _expired(self, queue: Queue, queued: Queued) -> None:
         if queue.rules.dead_letters_expired:

@@ -540,11 +540,11 @@ class PausingBus:
                 await self._refused()
                 raise
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """See ``MessageBus.peek``."""
         await self._world.pause()
         try:
-            return await self._world.memory_bus.peek(queue, limit)
+            return await self._world.memory_bus.peek(queue, limit, after)
         except BusUnavailableError:
             await self._refused()
             raise

@@ -187,6 +187,30 @@ async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: B
     await rig.receive(A, 1)
 
 
+async def test_a_peek_begins_behind_a_place_and_a_message_gets_a_new_one_when_its_time_comes(
+    rig: BusRig,
+) -> None:
+    soon = rig.clock.now() + timedelta(seconds=3)
+    await rig.bus.send([Message(A, "1", b"{}", scheduled_at=soon), message(A, 2), message(A, 3)])
+    first, second, third = await rig.bus.peek(A, 10)
+    assert (first.is_scheduled, second.is_scheduled) == (True, False)
+    assert [each.sequence for each in await rig.bus.peek(A, 10, second.sequence)] == [
+        third.sequence
+    ]
+    await rig.wait(5)
+    (again,) = await rig.bus.peek(A, 10, third.sequence)
+    assert (again.message_id, again.is_scheduled) == ("1", False)
+
+
+async def test_a_message_that_was_scheduled_for_the_past_waits_since_it_was_sent(
+    rig: BusRig,
+) -> None:
+    now = rig.clock.now()
+    await rig.bus.send([Message(A, "order-1/1/0", b"{}", scheduled_at=now - timedelta(days=365))])
+    (peeked,) = await rig.bus.peek(A, 10)
+    assert abs((peeked.enqueued_at - now).total_seconds()) < 5
+
+
 async def test_a_peek_into_a_missing_queue_reports_it(rig: BusRig) -> None:
     with pytest.raises(BusUnavailableError, match=MISSING):
         await rig.bus.peek(MISSING, 10)

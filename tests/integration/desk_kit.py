@@ -49,11 +49,13 @@ class Line:
             await self.system.hand(message)
         await self.system.drain()
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if self.away:
             raise BusUnavailableError(self.away)
         messages = (
-            await self.system.bus.peek(queue, limit) if queue in self.system.bus.queues else []
+            await self.system.bus.peek(queue, limit, after)
+            if queue in self.system.bus.queues
+            else []
         )
         return [*messages, *self.lying.get(queue, ())][:limit]
 

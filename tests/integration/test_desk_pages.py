@@ -103,10 +103,10 @@ async def test_a_storm_of_failed_orders_is_groups_first_and_then_rows() -> None:
 async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:
     async with desk_of(await night()) as browser:
         page = await browser.look("order?id=10248")
-    assert f"It stopped at pay: {DECLINED}." in page
+    assert f"It stopped at pay: “{DECLINED}”." in page
     waits = "It waits for You. It goes on only after a command. Agent payment : circuit closed"
     assert waits in page
-    assert f"Run again: pay (card-declined: {DECLINED})." in page
+    assert f"Run again: pay (“card-declined: {DECLINED}”)." in page
     assert "Undo the order (there is no way back); these steps began" in page
     assert "step failed by agent payment" in page
 
@@ -155,10 +155,10 @@ async def test_a_wait_for_a_callback_is_told_and_an_operator_answers_in_its_plac
     system = await waiting()
     async with desk_of(system) as browser:
         page = await browser.look("order?id=10248")
-        assert "It waits for The callback of reserve: the manager approves." in page
+        assert "It waits for The callback of reserve: “the manager approves”." in page
         assert "waits for the callback" in page
         listed = await browser.look("orders?state=under-way")
-        assert "The callback of reserve: the manager approves." in listed
+        assert "The callback of reserve: “the manager approves”." in listed
         seq = str(system.order("10248").seq)
         form = {"seq": seq, "step": "reserve", "input": '{"amount": 80}', "reason": "by phone"}
         _, where = await browser.post("order?id=10248", verb="callback", **form)
@@ -212,10 +212,12 @@ async def test_a_step_that_fails_again_is_reported_for_one_order_and_for_many() 
         _, where = await browser.post(address, **fields)
         await browser.desk.sender.settled()
         group_page = await browser.look(where)
-    assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in order_page
+    assert (
+        f"It failed again: pay (“card-declined: {DECLINED}”). The order is Error now" in order_page
+    )
     assert "Done: " not in order_page
     assert "Carried out: 2 of 2. Failed again: 2." in group_page
-    assert f"10249 : pay (card-declined: {DECLINED})" in group_page
+    assert f"10249 : pay (“card-declined: {DECLINED}”)" in group_page
 
 
 async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() -> None:
@@ -346,7 +348,7 @@ async def test_an_outage_is_one_card_with_what_waits_behind_it() -> None:
         page = await browser.look("order?id=10248")
     problems = overview[overview.index('id="problems"') : overview.index('id="failures"')]
     assert problems.count("<li") == 1
-    assert "The circuit of agent payment is open: http-503. These wait: waiting." in problems
+    assert "The circuit of agent payment is open: “http-503”. These wait: waiting." in problems
     assert "Agent payment : circuit open since" in page
     assert "( http-503 )" in page
 

@@ -243,7 +243,7 @@ async def test_an_expired_notification_is_counted_and_not_kept(given_up: Rig) ->
     assert WHOLESALE not in {rejected.source_queue for rejected in await given_up.rejected()}
     (alert,) = [alert for alert in await given_up.alerts() if alert.kind == "undeliverable"]
     assert alert.scope == f"queue {WHOLESALE}"
-    assert "Notifications given up so far: 1, of orders such as D-4." in alert.text
+    assert "Notifications given up so far: 1, of orders such as “D-4”." in alert.text
 
 
 async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig) -> None:

@@ -128,7 +128,7 @@ async def test_orders_whose_agent_has_a_bug_go_on_after_the_deploy_that_mends_it
         await system.quiet()
     assert (alert.kind, alert.scope) == ("agent-failing", "agent payment")
     line = f"tests/integration/test_functions_incidents.py:{body.__code__.co_firstlineno + 2}"
-    assert f"fails: KeyError: 'amount' ({line} in body). Deploy a mended version." in alert.text
+    assert f"fails: KeyError: “'amount'” ({line} in body). Deploy a mended version." in alert.text
     assert incident.alerts_sent == 1
     assert error is not None
     assert error.again_by is not None

@@ -199,7 +199,7 @@ async def test_an_awaited_callback_is_shown_answered_refused_and_not_waited_for_
     by = [entry.by for entry in await system.store.journal("O-answered")]
     assert by.count("operator ann") == 1
     undone = (await system.order("O-refused")).undone_because
-    assert undone == "deliver failed: not-at-home: nobody opened"
+    assert undone == "deliver failed: “not-at-home: nobody opened”"
     cancelled = (await system.order("O-cancelled")).steps[4]
     assert (cancelled.undo, cancelled.call.generation) == (UndoStatus.UNDONE, 0)
     system.nothing_lost()

@@ -72,9 +72,9 @@ class Story:
             await self.system.hand(message)
         await self.system.drain()
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """Read the queues of the system."""
-        return await self.system.bus.peek(queue, limit)
+        return await self.system.bus.peek(queue, limit, after)
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -57,8 +57,8 @@ class NewerBus:
     async def send(self, messages: Sequence[Message]) -> None:
         await self._bus.send([self._newer(message) for message in messages])
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
-        return await self._bus.peek(queue, limit)
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
+        return await self._bus.peek(queue, limit, after)
 
     async def close(self) -> None:
         pass

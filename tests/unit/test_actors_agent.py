@@ -531,7 +531,7 @@ async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_
     assert (error.epoch, error.attempt, error.kind) == (1, 1, "http-500")
     await system.later(31)
     await system.sweep()
-    sentence = "Last error (http-500): hotel answered 500: out of memory"
+    sentence = "Last error (http-500): “hotel answered 500: out of memory”"
     (alert,) = system.alerts()
     (fault,) = [e.data.error for e in system.events() if e.data.error]
     assert sentence in alert.text
@@ -587,7 +587,7 @@ async def test_a_bug_in_an_agent_is_kept_as_the_error_of_its_step() -> None:
     error = await last_error(system)
     assert error is not None
     assert error.kind == "agent-bug"
-    assert error.message.startswith("KeyError: 'room' (tests/unit/actors_kit.py:")
+    assert error.message.startswith("KeyError: “'room'” (tests/unit/actors_kit.py:")
     assert error.message.endswith(" in _next)")
 
 

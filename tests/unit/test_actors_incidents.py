@@ -67,7 +67,7 @@ async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_
     first, second, _ = system.alerts()
     assert first.scope == "ordinary orders"
     assert first.order_id is None
-    assert "first seen by order O-" in first.text
+    assert "first seen by order “O-" in first.text
     count = re.search(r"seen (\d+) times so far", second.text)
     assert count is not None
     assert int(count[1]) >= 39
@@ -174,7 +174,7 @@ async def test_steps_that_rest_while_a_circuit_is_open_are_named_by_its_incident
     await sweeps(system, 18)
     assert alerts_sent(system) == ["breaker-open"] * 2
     text = system.alerts()[-1].text
-    assert "Waits behind it so far: 3, of orders such as O-" in text
+    assert "Waits behind it so far: 3, of orders such as “O-" in text
     await open_circuit(system, is_open=False)
     assert alerts_sent(system)[-1] == "cleared"
 
@@ -237,7 +237,7 @@ async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time(
         await system.run(incidents.report(incident_of(system), "B"))
     await system.run(incidents.report(incident_of(system), "C"))
     assert set(alerts_sent(system)) == {"not-picked-up"}
-    assert "first seen by order A, B, C" in system.alerts()[-1].text
+    assert "first seen by order “A”, “B”, “C”" in system.alerts()[-1].text
 
 
 async def test_two_instances_at_once_send_one_alert() -> None:

@@ -254,7 +254,7 @@ async def test_a_span_that_cannot_be_is_refused_where_it_is_written(span: timede
 async def test_a_note_is_kept_short_and_in_whole_characters() -> None:
     system = await dispatched(StillRunning(HOUR, "\ud800" + "x" * 500))
     await system.drain()
-    assert system.order().steps[0].note == "?" + "x" * 199
+    assert system.order().steps[0].note == "?" + "x" * 198 + "…"
     assert system.rejected() == []
 
 

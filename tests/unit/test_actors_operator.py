@@ -181,8 +181,8 @@ async def test_an_edited_input_is_refused_with_the_line_of_a_bug_in_the_check() 
     assert system.state() == "Error"
     line = check.__code__.co_firstlineno + 2
     assert system.alerts()[-1].text == (
-        "resubmit of order O-1 was refused: its input is not accepted: the check of saga care "
-        f"fails: KeyError: 'cake' (tests/unit/test_actors_operator.py:{line} in check). Deploy a "
+        "resubmit of order “O-1” was refused: its input is not accepted: the check of saga care "
+        f"fails: KeyError: “'cake'” (tests/unit/test_actors_operator.py:{line} in check). Deploy a "
         "mended version."
     )
 
@@ -195,7 +195,7 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     assert system.state() == "Error"
     assert refusals(system) == [
         (
-            "resubmit of order O-1 was refused: its step reserve accepts no input: its earlier "
+            "resubmit of order “O-1” was refused: its step reserve accepts no input: its earlier "
             "calls cannot be undone at once (no undo, a drain_time, or an undo that failed)."
         )
     ]
@@ -471,7 +471,7 @@ async def test_what_cannot_be_done_is_refused_in_one_sentence_and_changes_nothin
     system = await situation()
     before, wake_count = system.order(), len(system.bus.messages(QUEUES.scheduler))
     await tell(system, verb, **members, id="w-9")
-    assert refusals(system) == [f"{verb} of order O-1 was refused: {why}"]
+    assert refusals(system) == [f"{verb} of order “O-1” was refused: {why}"]
     assert system.order() == before
     assert len(system.journal()) == before.seq
     assert len(system.bus.messages(QUEUES.scheduler)) == wake_count
@@ -485,7 +485,7 @@ async def test_a_stale_page_is_refused_with_what_there_is_now(verb: str) -> None
     for number, seq in enumerate((before.seq - 1, before.seq + 1)):
         await tell(system, verb, seq=seq, id=f"w-{number}")
         assert refusals(system)[-1] == (
-            f"{verb} of order O-1 was refused: it was meant for seq {seq}, and the order is at "
+            f"{verb} of order “O-1” was refused: it was meant for seq {seq}, and the order is at "
             f"{before.seq} (Error): look at it again."
         )
     assert system.order() == before
@@ -497,7 +497,7 @@ async def test_a_command_that_names_no_seq_is_refused_unless_it_is_to_cancel(ver
     before = system.order()
     await tell(system, verb, seq=None)
     why = f"it names no seq: look at the order, which is at seq {before.seq}, and give that seq."
-    assert refusals(system) == [f"{verb} of order O-1 was refused: {why}"]
+    assert refusals(system) == [f"{verb} of order “O-1” was refused: {why}"]
     assert system.order() == before
 
 
@@ -510,7 +510,7 @@ async def test_a_rejected_order_is_put_to_nothing() -> None:
         await tell(system, verb, id=f"w-{number}")
     assert len(refusals(system)) == 5
     assert set(refusals(system)) == {
-        f"{verb} of order O-1 was refused: it was rejected before it began: submit it again."
+        f"{verb} of order “O-1” was refused: it was rejected before it began: submit it again."
         for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")
     }
     assert system.order() == before
@@ -520,7 +520,7 @@ async def test_a_command_for_an_unknown_order_is_refused_and_creates_none() -> N
     system = kit(HOLDING)
     await tell(system, "cancel", order_id="O-9")
     assert refusals(system) == [
-        "cancel of order O-9 was refused: there is no such order: check its id."
+        "cancel of order “O-9” was refused: there is no such order: check its id."
     ]
     assert system.store.orders == {}
 

@@ -141,7 +141,7 @@ async def test_an_order_whose_calls_alone_get_no_answer_waits_with_an_alert() ->
     assert system.state() in {"Pending", "Processing"}
     assert {alert.kind for alert in system.alerts()} == {"breaker-open"}
     assert "Waits behind it so far: " in system.alerts()[-1].text
-    assert "of orders such as O-1." in system.alerts()[-1].text
+    assert "of orders such as “O-1”." in system.alerts()[-1].text
     await system.hand(command("cancel", system.order().seq))
     await pass_time(system, 120)
     assert system.order().direction is Direction.UNDO

@@ -10,9 +10,9 @@ import pytest
 
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Dispatched, StepRecord
-from sas.domain.queues import lane
+from sas.domain.queues import Queues, lane
 from sas.engine.run_on import CALLS_MAX
-from sas.features.queue_delay import excuses
+from sas.features.queue_delay import front
 from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
@@ -30,13 +30,18 @@ STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
 WAITS, RESET = {"waits in its queue": 1}, {"step reset": 1}
 AWAY = {"its queue is away": 1}
 MINUTE = timedelta(minutes=1)
+BOUND = replace(QUEUES, applications=("web",))
 
 
 async def expired(
-    *, is_taken: bool, urgent: bool = False, queue_delay: timedelta = 5 * MINUTE
+    *,
+    is_taken: bool,
+    urgent: bool = False,
+    queue_delay: timedelta = 5 * MINUTE,
+    queues: Queues = QUEUES,
 ) -> Kit:
     """Return an order whose first step is past its CompleteBy; was its request taken?"""
-    system = kit(queue_delay=queue_delay)
+    system = kit(queue_delay=queue_delay, queues=queues)
     await system.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order()))
     await system.step(lane(QUEUES.scheduler, urgent=urgent))
     if is_taken:
@@ -56,14 +61,20 @@ def out(system: Kit) -> Dispatched:
     return turn
 
 
+def wake_of(order_id: str, queue: str, filler: bytes = b"") -> Message:
+    """Return a message that belongs to an order, and waits in a queue."""
+    body = b'{"kind":"wake","format":1,"id":"x","order_id":"%s"}' % order_id.encode()
+    return Message(queue, f"wake/{order_id}", body + filler)
+
+
 def break_queue(system: Kit, *names: str) -> None:
     """Let queues be away, as disabled ones are; no name brings all of them back."""
     peek = type(system.bus).peek
 
-    async def away(queue: str, limit: int) -> list[Peeked]:
+    async def away(queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if queue in names:
             raise BusUnavailableError(f"queue {queue} is disabled")
-        return await peek(system.bus, queue, limit)
+        return await peek(system.bus, queue, limit, after)
 
     system.bus.peek = away  # type: ignore[method-assign]
 
@@ -201,7 +212,7 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
     system = await expired(is_taken=False)
     await system.sweep()
     for number in range(40):
-        await system.bus.send([Message(STOCK, f"another/{number}", b"{}")])
+        await system.bus.send([wake_of(f"O-{number}", STOCK)])
         wait = out(system).complete_by - system.clock.now()
         await system.later(wait.total_seconds())
         assert await system.sweep() == WAITS
@@ -209,6 +220,60 @@ async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
         await system.later(1)
     assert out(system).excused <= 3
     assert step(system).failure_count == 0
+
+
+def much_later(system: Kit, queue: str) -> list[Message]:
+    """Return messages that fill what one peek reads, and come in a month."""
+    at = system.clock.now() + timedelta(days=30)
+    message = replace(wake_of("O-9", queue, b" " * 160_000), scheduled_at=at)
+    return [replace(message, message_id=f"later/{n}") for n in range(30)]
+
+
+async def test_what_comes_much_later_excuses_one_timeout_until_the_next_read_begins_behind_it() -> (
+    None
+):
+    system = await expired(is_taken=True)
+    await system.bus.send(much_later(system, STOCK))
+    await system.bus.send([wake_of("O-2", STOCK)])
+    assert await system.sweep() == WAITS
+    await system.later(ALLOWED.total_seconds())
+    assert await system.sweep() == RESET
+
+
+async def test_a_request_behind_what_comes_much_later_waits_as_any_other() -> None:
+    system = await expired(is_taken=False)
+    request = system.bus.take(STOCK)
+    assert request is not None
+    await system.bus.send([*much_later(system, STOCK), replace(request, message_id="again")])
+    for number in range(8):
+        await system.bus.send([wake_of(f"O-{number + 2}", STOCK)])
+        assert await system.sweep() == WAITS
+        wait = out(system).complete_by - system.clock.now()
+        del system.bus.queues[STOCK].waiting[1]  # the younger one is taken
+        await system.later(wait.total_seconds())
+    assert 0 < out(system).excused < 4
+
+
+async def test_a_queue_of_orders_excuses_ten_times_whatever_a_sender_writes() -> None:
+    """Any application can name another's order, and set what only the system sets."""
+    system = await expired(is_taken=True)
+    put_back = {"sas_put_back": "1"}
+    claim = Message(QUEUES.orders, "m-2", order(), properties=put_back)
+    later = system.clock.now() + timedelta(days=30_000)
+    await system.bus.send([claim, replace(claim, message_id="m-3", scheduled_at=later)])
+    for number in range(10):
+        await system.bus.send([Message(QUEUES.orders, f"o-{number}", order(f"O-{number + 2}"))])
+        assert await system.sweep() == WAITS
+        del system.bus.queues[QUEUES.orders].waiting[2:]  # another order is taken
+        await system.later(ALLOWED.total_seconds())
+    assert await system.sweep() == RESET
+
+
+async def test_the_queue_of_a_bound_application_excuses_no_order_of_others() -> None:
+    system = await expired(is_taken=True, queues=BOUND)
+    system.bus.declare(BOUND.orders_of("web"))
+    await system.bus.send([Message(BOUND.orders_of("web"), "m-1", order())])
+    assert await system.sweep() == RESET
 
 
 async def test_a_queue_that_is_away_excuses_without_limit() -> None:
@@ -254,7 +319,7 @@ async def test_a_request_that_was_not_received_is_not_excused_by_another_queue_t
 async def test_a_request_behind_the_messages_that_were_read_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    monkeypatch.setattr(front, "SCAN_MAX", 5)
     system = await expired(is_taken=True)
     old = [Message(STOCK, f"m-{number}", b"{}") for number in range(6)]
     await system.bus.send(old[:4])
@@ -267,11 +332,14 @@ async def test_a_request_behind_the_messages_that_were_read_is_excused(
     assert await system.sweep() == WAITS
 
 
-async def test_a_request_behind_many_large_messages_is_excused_ten_times() -> None:
+@pytest.mark.parametrize("body", [b"x" * 160_000, b""], ids=["bodies", "properties"])
+async def test_a_request_behind_many_large_messages_is_excused_ten_times(body: bytes) -> None:
     """Reading all of them would take longer than the adapter waits: what follows is unknown."""
+    properties = {} if body else {"x": "y" * 160_000}
     system = await expired(is_taken=True)
     system.clock.set(system.clock.now() - ALLOWED)
-    await system.bus.send([Message(STOCK, f"m-{number}", b"x" * 160_000) for number in range(30)])
+    for number in range(30):
+        await system.bus.send([Message(STOCK, f"m-{number}", body, properties=properties)])
     await system.later(ALLOWED.total_seconds())
     for _ in range(10):
         assert await system.sweep() == WAITS
@@ -322,7 +390,7 @@ async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -
 
 async def test_a_long_queue_of_orders_excuses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root was received before them, so it would be seen."""
-    monkeypatch.setattr(excuses, "SCAN_MAX", 3)
+    monkeypatch.setattr(front, "SCAN_MAX", 3)
     system = await expired(is_taken=True)
     await system.bus.send([Message(QUEUES.orders, f"m-{n}", order(f"O-{n}")) for n in range(2, 6)])
     assert await system.sweep() == RESET
@@ -337,10 +405,10 @@ async def test_a_sweep_reads_each_queue_once() -> None:
     read: list[str] = []
     peek = system.bus.peek
 
-    async def counted(queue: str, limit: int) -> list[Peeked]:
+    async def counted(queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if limit > 1:  # else only its oldest message is measured
             read.append(queue)
-        return await peek(queue, limit)
+        return await peek(queue, limit, after)
 
     system.bus.peek = counted  # type: ignore[method-assign]
     assert await system.sweep() == {"waits in its queue": 20}
@@ -416,7 +484,7 @@ async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
 async def test_a_request_behind_many_that_were_put_back_is_excused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    monkeypatch.setattr(front, "SCAN_MAX", 5)
     system = await expired(is_taken=True)
     body = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
     properties = {"sas_put_back": "1"}

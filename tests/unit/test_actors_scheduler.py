@@ -435,7 +435,7 @@ async def test_a_stale_command_is_refused_with_a_sentence_and_changes_nothing() 
     assert refused.kind == "command-refused"
     assert refused.order_id == "O-1"
     assert refused.text == (
-        f"resubmit of order O-1 was refused: it was meant for seq {before.seq - 1}, and the "
+        f"resubmit of order “O-1” was refused: it was meant for seq {before.seq - 1}, and the "
         f"order is at {before.seq} (Error): look at it again."
     )
 

@@ -280,7 +280,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_its_alert_to_t
     (alert,) = rig.alert_bodies()
     assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
     assert (alert.agent, alert.command) == ("stock", "sas status")
-    assert "of agent stock failed too often in a row (down)" in alert.text
+    assert "of agent stock failed too often in a row, with “down”. No calls" in alert.text
     assert alert.since == key_time(NOW)
 
 

@@ -179,7 +179,7 @@ def test_a_dry_run_prints_the_plan_and_sends_nothing(night: Night) -> None:
     ]
     records = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
     assert [(record["OrderID"], record["Seq"]) for record in records] == [("A", 4), ("B", 4)]
-    assert records[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    assert records[0]["Would"] == "run again: pay (“card-declined: the card was declined”)"
     reason = break_row(night.system, "B")
     result = night.sas("resubmit", "--state", "error", "--dry-run")
     assert (result.code, result.lines[0]) == (0, "resubmit of 1 order: 1 pay/card-declined")
@@ -199,7 +199,7 @@ def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
     assert result.code == 1
     assert result.lines[-1] == "carried out: seq 5, resubmitted; the order is Error"
     assert (
-        result.err == "sas: order A: failed again: pay (over-limit: the card is over its limit)\n"
+        result.err == "sas: order A: failed again: pay (“over-limit: the card is over its limit”)\n"
     )
     result = night.sas("resubmit", "A", "--yes")
     assert (result.code, result.err) == (0, "")
@@ -212,7 +212,9 @@ def test_an_undo_that_is_refused_is_not_done_and_ends_with_1(night: Night) -> No
     result = night.sas("undo", "A", "--yes")
     assert result.code == 1
     assert result.lines[-1].startswith("carried out: seq 5, undo decided; the order is ")
-    assert result.err == "sas: order A: partly undone: undo of reserve (sold: the goods are gone)\n"
+    assert (
+        result.err == "sas: order A: partly undone: undo of reserve (“sold: the goods are gone”)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
     result = night.sas("resubmit", "--state", "error", "--yes")
     assert (result.code, result.lines[-1]) == (1, "sent 3, carried out 3, failed 1")
     assert result.err == (
-        "sas: order B: failed again: pay (over-limit: the card is over its limit)\n"
+        "sas: order B: failed again: pay (“over-limit: the card is over its limit”)\n"
     )
     (record,) = night.sas("undo", "B", "--yes", "--json").json
     assert (record["Verb"], record["CarriedOut"], record["Problem"]) == ("undo", True, "")

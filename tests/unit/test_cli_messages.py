@@ -25,7 +25,7 @@ def test_alerts_are_listed_by_cause_and_the_others_are_counted(night: Night) -> 
     alert(night, "end", scope="payment", kind="cleared", cleared="breaker-open")
     lines = night.sas("messages").lines
     assert lines[1].split()[2:] == ["2", "alerts", "step-failed", "Error", "B,", "A"]
-    assert lines[2].startswith("    step pay failed: the card was declined")
+    assert lines[2].startswith("    step pay failed: “the card was declined")
     assert lines[3:] == [
         "    step pay, agent payment, 1 attempt",
         "    B/4/1 in operator-alerts, first 2026-01-01 00:00:00Z, `sas show B`",

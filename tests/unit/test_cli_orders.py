@@ -51,7 +51,7 @@ def test_a_list_ends_with_its_failures_and_with_what_else_there_is(night: Night)
     ]
     assert night.sas("list", "--all").lines[-1] == "3 orders: 1 Error, 1 Processing, 1 Processed"
     running = night.sas("list", "--state", "running").lines
-    assert "The callback of reserve: the manager approves. (until 20" in running[1]
+    assert "The callback of reserve: “the manager approves”. (until 20" in running[1]
     assert running[-1].startswith("1 in Error, 1 finished in the last hour")
     assert "(the first 1; --limit shows more)" in night.sas("list", "--limit", "1").lines[2]
 
@@ -163,7 +163,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_an_order_in_error_is_shown_with_the_commands_that_are_possible(night: Night) -> None:
     night.fail("A", DECLINED)
     lines = night.sas("show", "A").lines
-    assert lines[0] == "A is Error. It stopped at pay: the card was declined."
+    assert lines[0] == "A is Error. It stopped at pay: “the card was declined”."
     assert fact(lines, "waits for") == "You."
     assert fact(lines, "agent") == "payment"
     assert fact(lines, "last error") == "card-declined: the card was declined"
@@ -171,7 +171,7 @@ def test_an_order_in_error_is_shown_with_the_commands_that_are_possible(night: N
     place = lines.index("You can")
     assert lines[place + 1 : place + 3] == [
         "sas resubmit A",
-        "    run again: pay (card-declined: the card was declined)",
+        "    run again: pay (“card-declined: the card was declined”)",
     ]
     assert "sas skip A --step pay --input RESULT" in lines
     assert "sas undo A" in lines

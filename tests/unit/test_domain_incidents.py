@@ -95,7 +95,7 @@ def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
     active = rules.seen(None, sightings("A"), T0)
     assert rules.alert_text(active, T0) == (
-        "Nobody works. It began at 2026-03-01 03:00Z, first seen by order A. "
+        "Nobody works. It began at 2026-03-01 03:00Z, first seen by order “A”. "
         "While it lasts, the next alert comes at 2026-03-01 03:15Z."
     )
 
@@ -103,7 +103,7 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
 def test_later_alerts_say_how_often_the_incident_was_seen_so_far() -> None:
     active = rules.seen(begun(), sightings("B", "C", times=4012), T0 + MINUTE)
     text = rules.alert_text(active, T0 + 15 * MINUTE)
-    assert "seen 4,013 times so far, by orders such as B, C." in text
+    assert "seen 4,013 times so far, by orders such as “B”, “C”." in text
     assert text.endswith("the next alert comes at 2026-03-01 04:15Z.")
 
 

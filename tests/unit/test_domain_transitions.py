@@ -97,7 +97,7 @@ def test_a_reply_that_comes_late_but_before_the_supervisor_looked_still_counts()
 
 def test_a_refusal_puts_the_order_in_error_and_notifies_application_and_operator() -> None:
     order = claimed("two in a row").refused("a", SOLD_OUT)
-    text = "step a failed: there is none left. Resubmit it, skip it or undo the order."
+    text = "step a failed: “there is none left”. Resubmit it, skip it or undo the order."
     assert order.messages == (
         Notify(Notice.FAILED, step=0, fault=SOLD_OUT),
         Alert(AlertKind.STEP_FAILED, 0, text),

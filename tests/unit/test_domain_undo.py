@@ -132,7 +132,7 @@ def test_a_refused_undo_alerts_with_what_is_left_and_what_to_do() -> None:
         Alert(
             AlertKind.UNDO_FAILED,
             1,
-            "the undo of step b failed: the parcel has left. "
+            "the undo of step b failed: “the parcel has left”. "
             "a: undoing, b: undo failed, c: undone. "
             "Resubmit to try the undo again, or skip it once it is undone by hand.",
         ),

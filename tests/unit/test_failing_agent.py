@@ -48,7 +48,7 @@ async def reserve(call: AgentCall) -> Any:
 
 
 BUG = (  # and its line
-    "KeyError: 'room' (tests/unit/test_failing_agent.py:"
+    "KeyError: “'room'” (tests/unit/test_failing_agent.py:"
     f"{reserve.__code__.co_firstlineno + 2} in reserve)"
 )
 
@@ -200,7 +200,7 @@ async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_wh
     assert (alert.kind, alert.scope, alert.agent) == ("agent-failing", "agent stock", "stock")
     assert alert.text.startswith(f"Agent stock fails: {BUG}. Deploy a mended version. Its steps")
     assert "Nothing is undone meanwhile, and nothing must be resubmitted. It began" in alert.text
-    assert "first seen by order O-" in alert.text
+    assert "first seen by order “O-" in alert.text
     assert alert.command == "sas status"
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
@@ -329,7 +329,7 @@ async def test_an_error_in_halves_of_characters_is_told_in_whole_ones(
     monkeypatch.setattr(logging.getLogger("sas.engine.failing_agent"), "disabled", True)
     system = await failing(error=ValueError("half a character: \ud800"))
     await passes(system, 20)
-    assert "ValueError: half a character: ? (" in system.alerts()[0].text
+    assert "ValueError: “half a character: ?” (" in system.alerts()[0].text
 
 
 async def test_the_reason_of_an_agent_that_holds_its_step_stands_without_a_line() -> None:
@@ -338,7 +338,9 @@ async def test_the_reason_of_an_agent_that_holds_its_step_stands_without_a_line(
     await passes(system, 60)
     error = await last_error(system)
     assert (error.kind, error.message) == ("held", reason)
-    assert system.alerts()[0].text.startswith(f"Agent stock fails: {reason} Deploy a mended")
+    assert system.alerts()[0].text.startswith(
+        f"Agent stock fails: “{reason[:-1]}”. Deploy a mended"
+    )
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert system.state() == "Processed"
@@ -420,7 +422,7 @@ async def test_a_mended_step_that_goes_on_for_hours_waits_for_no_deploy() -> Non
     record = await system.context.load("O-1")
     assert record is not None
     waits = why.waits_for(record, system.clock.now())
-    assert waits.awaited == "The agent of reserve, which goes on: on the road. It asks again."
+    assert waits.awaited == "The agent of reserve, which goes on: “on the road”. It asks again."
     assert not waits.todo
 
 
@@ -443,7 +445,7 @@ def decode(text: str) -> Any:
 def test_the_line_is_the_innermost_one_of_the_adopters_own_code() -> None:
     """``json`` raises some frames deeper."""
     text = explained(raised(lambda: decode("{")))
-    assert text.startswith("JSONDecodeError: Expecting property name")
+    assert text.startswith("JSONDecodeError: “Expecting property name")
     line = decode.__code__.co_firstlineno + 1
     assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in decode)")
 

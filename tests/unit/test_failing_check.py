@@ -22,7 +22,7 @@ def check(_content: bytes) -> None:
 
 
 EXPLANATION = (
-    f"KeyError: '{SECRET}' (tests/unit/test_failing_check.py:"
+    f"KeyError: “'{SECRET}'” (tests/unit/test_failing_check.py:"
     f"{check.__code__.co_firstlineno + 2} in check)"
 )
 

@@ -191,7 +191,7 @@ async def test_a_notification_that_is_held_for_too_long_is_given_up_and_counted(
         await system.later(60)
         await system.sweep()
     assert kinds(system) == ["undeliverable", "undeliverable"]
-    assert "Notifications given up so far: 25, of orders such as O-10" in system.alerts()[-1].text
+    assert "Notifications given up so far: 25, of orders such as “O-10”" in system.alerts()[-1].text
 
 
 async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(

@@ -183,7 +183,7 @@ async def test_refusals_are_one_cause_and_resubmitted_together() -> None:
     assert (group.newest.kind, group.count) == ("step-failed", 3)
     assert "the card was declined" in group.newest.cause
     story = await night.show()
-    assert story.story == "It stopped at pay: the card was declined."
+    assert story.story == "It stopped at pay: “the card was declined”."
     assert [act.verb for act in story.acts if not act.final] == ["resubmit", "skip", "acknowledge"]
     await night.act(Verb.RESUBMIT, replace(IN_ERROR, fingerprint="pay/card-declined"))
     await night.passes(1)
@@ -221,7 +221,7 @@ async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with
     await night.passes(3, bad)
     problem = await night.problem()
     assert (problem.kind, problem.needs_you) == ("agent-failing", True)
-    assert "fail: KeyError: 'amount' (tests/unit/test_nights.py:" in problem.text
+    assert "fail: KeyError: “'amount'” (tests/unit/test_nights.py:" in problem.text
     assert problem.todo.startswith("If a release brought it, deploy the one before: ")
     assert (await night.alert()).count == 1
     queued_order = await night.run(orders.queued(night.system.bus, QUEUES, "O-1"))
@@ -290,7 +290,7 @@ async def test_a_failed_undo_says_that_the_order_is_partly_undone() -> None:
     assert problem.kind == "undo-failed"
     assert problem.text == "1 order is partly undone, because an undo failed: 1 reserve/gone."
     story = await night.show()
-    assert story.story.startswith("It is partly undone: the undo of reserve failed: it was sent")
+    assert story.story.startswith("It is partly undone: the undo of reserve failed: “it was sent")
     assert [act.verb for act in story.acts] == ["resubmit", "skip", "acknowledge"]
     assert (await night.alert()).newest.kind == "undo-failed"
     await night.act(Verb.RESUBMIT, IN_ERROR)

@@ -143,12 +143,24 @@ REASONS = [
     ("rejected", wish(Verb.UNDO), "submit it again"),
 ]
 EFFECTS = [
-    ("in error", wish(Verb.RESUBMIT), "run again: step-1 (out-of-stock: none left of article 11)"),
-    ("in error", wish(Verb.RESUBMIT, input="{}"), "run again with the given input: step-1 (out-of"),
-    ("in error", wish(Verb.SKIP), "count as done; later steps will see null: step-1 (out-of-stock"),
+    (
+        "in error",
+        wish(Verb.RESUBMIT),
+        "run again: step-1 (“out-of-stock: none left of article 11”)",
+    ),
+    (
+        "in error",
+        wish(Verb.RESUBMIT, input="{}"),
+        "run again with the given input: step-1 (“out-of",
+    ),
+    (
+        "in error",
+        wish(Verb.SKIP),
+        "count as done; later steps will see null: step-1 (“out-of-stock",
+    ),
     ("in error", wish(Verb.SKIP, input=RESULT), f"count as done, with the result {RESULT}: step-1"),
-    ("undo failed", wish(Verb.RESUBMIT), "run again: undo of step-1 (shut: no)"),
-    ("undo failed", wish(Verb.SKIP), "count as undone by hand: undo of step-1 (shut"),
+    ("undo failed", wish(Verb.RESUBMIT), "run again: undo of step-1 (“shut: no”)"),
+    ("undo failed", wish(Verb.SKIP), "count as undone by hand: undo of step-1 (“shut"),
     (
         "pending",
         wish(Verb.UNDO),
@@ -223,8 +235,8 @@ class Line:
                 await self.system.hand(message)
         await self.system.drain()
 
-    async def peek(self, queue: str, limit: int) -> list[Peeked]:
-        return await self.system.bus.peek(queue, limit)
+    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
+        return await self.system.bus.peek(queue, limit, after)
 
     async def close(self) -> None:
         pass
@@ -251,7 +263,7 @@ async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -
         ("C", True, False),
     ]
     assert [result.process_state for result in results] == ["Processed", "Error", "Processed"]
-    assert results[1].problem == "pay (over-limit: the card is over its limit)"
+    assert results[1].problem == "pay (“over-limit: the card is over its limit”)"
     assert (results[0].row, results[0].what) == (5, "resubmitted")
     assert (run.sent, done[-1]) == (3, 3)
 

@@ -190,7 +190,7 @@ def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
 def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
     night.awaits("A")
     waits = told(night).waits
-    assert waits.awaited == "The callback of reserve: the manager approves."
+    assert waits.awaited == "The callback of reserve: “the manager approves”."
     assert message_of(waits).text == "none: the callback comes by HTTP, and has not come"
     stored = night.system.order("A")
     token = KEYS.callback_of(stored, stored.steps[0]).token
@@ -285,7 +285,7 @@ def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night
     line = check.__code__.co_firstlineno + 1
     queued_order = queued(night, "A")
     assert queued_order.waits.awaited == (
-        "A deploy that mends a bug: the check of saga chain fails: KeyError: 'cake' "
+        "A deploy that mends a bug: the check of saga chain fails: KeyError: “'cake'” "
         f"(tests/unit/test_operate_orders.py:{line} in check)."
     )
     assert (queued_order.waits.at, queued_order.waits.needs_you) == (None, True)
@@ -421,7 +421,7 @@ def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:
     rows = {row.order_id: row.undone_because for row in listed(night, "compensated").rows}
     assert rows == {
         "A": "operator ann: the customer asked",
-        "C": "pay failed: card-declined: the card was declined",
+        "C": "pay failed: “card-declined: the card was declined”",
     }
 
 

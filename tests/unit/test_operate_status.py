@@ -149,7 +149,7 @@ def test_an_outage_is_one_problem_with_all_that_waits_for_it(night: Night) -> No
     assert kinds(answer.problems) == ["breaker-open", "waiting"]
     outage, other = answer.problems
     assert outage.text == (
-        "The circuit of agent payment is open: payment could not be reached. These wait: care "
+        "The circuit of agent payment is open: “payment could not be reached”. These wait: care "
         "version 1, step pay."
     )
     assert not outage.needs_you

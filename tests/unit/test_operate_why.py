@@ -45,7 +45,7 @@ async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
     await system.submit()
     await system.drain()
     assert story_of(system) == (
-        f"It was undone because a step failed: {DECLINED}. Nothing of it is left."
+        f"It was undone because a step failed: “{DECLINED}”. Nothing of it is left."
     )
     assert waits_of(system).awaited == "Nothing: it is finished."
 
@@ -172,7 +172,7 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     await system.submit()
     await system.drain()
     waits = waits_of(system)
-    assert waits.awaited == "The agent of reserve, which goes on: in progress. It asks again."
+    assert waits.awaited == "The agent of reserve, which goes on: “in progress”. It asks again."
     assert waits.then == "If its agent does not ask until then, the supervisor resets the step."
     system.bus.queues[QUEUES.agent("stock")].waiting.clear()  # its next look is lost
     await system.later(3600 + actors_kit.ALLOWED.total_seconds() + 1)
@@ -187,11 +187,11 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     [
         (
             StillRunning(timedelta(hours=1), "on its way back"),
-            "The agent of the undo of reserve, which goes on: on its way back. It asks again.",
+            "The agent of the undo of reserve, which goes on: “on its way back”. It asks again.",
         ),
         (
             AwaitCallback(timedelta(days=1), "the van returns"),
-            "The callback of the undo of reserve: the van returns.",
+            "The callback of the undo of reserve: “the van returns”.",
         ),
     ],
 )

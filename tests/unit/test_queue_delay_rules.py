@@ -10,8 +10,8 @@ import pytest
 from sas.domain.expire import Excuse
 from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoStatus
 from sas.features.queue_delay import rules
-from sas.features.queue_delay.rules import MOVES_WITHIN, SCHEDULED_MAX, Scan, Seen
-from tests.unit.domain_cases import SECOND, T0
+from sas.features.queue_delay.rules import MOVES_WITHIN, SCHEDULED_MAX, SENT_WITHIN, Scan, Seen
+from tests.unit.domain_cases import SECOND, SHAPES, T0, workflow_of
 
 MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
 BEFORE = T0 - timedelta(seconds=30)
@@ -34,7 +34,12 @@ UNDOING = replace(
 
 
 def scan(
-    *, moves: bool = False, full: bool = False, put_back: bool = False, **oldest: datetime
+    *,
+    moves: bool = False,
+    full: bool = False,
+    is_long: bool = False,
+    put_back: bool = False,
+    **oldest: datetime,
 ) -> Scan:
     """Return a scan with messages of ``mine`` and of ``other``, since these moments."""
     owners = {"mine": MINE, "other": OTHER}
@@ -42,12 +47,15 @@ def scan(
         at=T0,
         oldest={owners[name]: since for name, since in oldest.items()},
         put_back=frozenset(owners[name] for name in oldest if put_back),
-        full=full,
+        full=full or is_long,
+        is_long=is_long,
+        last_at=max(oldest.values(), default=None),
         moved_at=T0 if moves else None,
     )
 
 
 AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
+SENT = T0 - timedelta(seconds=20)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +68,11 @@ AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
         (scan(mine=T0, moves=True), Excuse.STUCK, T0),
         (scan(mine=BEFORE, put_back=True, moves=True), Excuse.AWAY, BEFORE),
         (scan(full=True), Excuse.STUCK, T0),
-        (scan(other=BEFORE, full=True, moves=True), Excuse.WAITS, BEFORE),
-        (scan(other=BEFORE, full=True, put_back=True), Excuse.AWAY, BEFORE),
+        (scan(other=BEFORE, full=True, moves=True), Excuse.STUCK, BEFORE),
+        (scan(other=BEFORE, full=True, put_back=True), Excuse.STUCK, BEFORE),
+        (scan(other=SENT, full=True, moves=True), None, None),
+        (scan(other=SENT, is_long=True, moves=True), Excuse.WAITS, SENT),
+        (scan(other=SENT, is_long=True, put_back=True), Excuse.AWAY, SENT),
         (AWAY, Excuse.AWAY, BEFORE),
     ],
     ids=[
@@ -72,6 +83,9 @@ AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
         "its message was enqueued just now",
         "its message was put back",
         "all that was read belongs to no order",
+        "its message may lie behind what comes much later, and the queue moves",
+        "its message may lie behind what comes much later, and one that was put back",
+        "its message was sent before the last one that was read",
         "its message may lie behind others, and the queue moves",
         "its message may lie behind others that were put back",
         "the queue is away",
@@ -80,7 +94,8 @@ AWAY = Scan(at=T0, oldest={}, away_since=BEFORE)
 def test_a_queue_excuses_a_step_by_what_was_read(
     scan: Scan, excuse: Excuse | None, since: datetime | None
 ) -> None:
-    assert (rules.excuse_of(scan, MINE), rules.waits_since(scan, MINE)) == (excuse, since)
+    assert rules.excuse_of(scan, MINE, SENT) is excuse
+    assert rules.waits_since(scan, MINE, SENT) == since
 
 
 @pytest.mark.parametrize(
@@ -139,8 +154,36 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
     scan = rules.scan_of(messages, None, T0, full=True)
     assert scan.oldest == {MINE: BEFORE, OTHER: T0 + SCHEDULED_MAX}
     assert scan.put_back == {MINE}
-    assert scan.ids == {"m-1", "m-2", "m-5"}
+    assert scan.ids == {"m-1", "m-2"}
+    assert scan.last_at == T0
     assert scan.full
+
+
+@pytest.mark.parametrize(("waiting", "is_long"), [(5, True), (4, False)])
+def test_a_queue_is_long_if_half_of_what_was_read_waits(waiting: int, is_long: bool) -> None:
+    later = T0 + SCHEDULED_MAX + SECOND
+    messages = [
+        Seen(message_id=f"m-{n}", enqueued_at=T0 if n < waiting else later, owner=MINE, share=0.1)
+        for n in range(10)
+    ]
+    assert rules.scan_of(messages, None, T0, full=True).is_long is is_long
+    assert not rules.scan_of(messages, None, T0, full=False).is_long
+
+
+def test_a_request_was_sent_when_its_step_was_claimed_or_when_its_agent_asked_for_time() -> None:
+    (rule,) = workflow_of(SHAPES["one"]).rules.steps
+    for step, sent_at in (
+        (DOING, T0),
+        (
+            replace(DOING, turn=Dispatched(locked_by="s", complete_by=T0 + 90 * SECOND)),
+            T0 + 30 * SECOND,
+        ),
+        (
+            replace(UNDOING, turn=Dispatched(locked_by="s", complete_by=T0 + 91 * SECOND)),
+            T0 + SECOND,
+        ),
+    ):
+        assert rules.last_send(step, rule) == sent_at + SENT_WITHIN
 
 
 def test_a_message_that_was_put_back_waits_however_late_it_comes() -> None:

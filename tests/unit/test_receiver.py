@@ -408,12 +408,12 @@ async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_
     line = f"tests/unit/test_receiver.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
     assert (alert.kind, alert.scope) == ("agent-failing", f"KeyError at {line}")
     assert alert.text.startswith(
-        f"Messages of queue scheduler fail: KeyError: 'amount' ({line}). If a release brought "
+        f"Messages of queue scheduler fail: KeyError: “'amount'” ({line}). If a release brought "
         "it, deploy the one before: `sas azd deploy`"
     )
     assert "tried 7 times within 8 to 16 minutes" in alert.text
     assert "ends some 8 minutes after the last failure. It began at" in alert.text
-    assert "first seen by order O-0" in alert.text
+    assert "first seen by order “O-0" in alert.text
     kinds = []
     for _ in range(8):
         await door.clock.advance(60)

@@ -306,7 +306,7 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(key: str) -> None:
     by_key = stored(*entities)
     assert rows.order_from("o'1", by_key, "etag") == order
     del by_key[key]
-    with pytest.raises(CorruptOrderError, match=r"order o'1: .*missing"):
+    with pytest.raises(CorruptOrderError, match=r"order “o'1”: .*missing"):
         rows.order_from("o'1", by_key, "etag")
 
 
@@ -441,7 +441,7 @@ def test_a_journal_row_that_is_not_as_it_was_written_is_refused(columns: rows.En
         seq=1, at=NOW, what=JournalWord.CLAIMED, by="me", commit_id="c", cause=None, messages=()
     )
     row = rows.stored("00", journal_row("o", entry)) | columns
-    with pytest.raises(CorruptOrderError, match=r"order o: row .* cannot be read"):
+    with pytest.raises(CorruptOrderError, match=r"order “o”: row .* cannot be read"):
         entry_from({name: value for name, value in row.items() if value is not None})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -253,6 +254,26 @@ async def test_a_scheduled_message_hides_no_older_one_and_is_not_old_itself(
     await system.sweep()
     (points, _) = recorded.metrics()["sas.orders.oldest_age"]
     assert points[0] == 190 + 50
+
+
+async def test_orders_that_are_scheduled_for_much_later_hide_no_older_one_for_long(
+    recorded: Recorded,
+) -> None:
+    """They fill what one peek reads. An application may mark them as put back."""
+    system = kit()
+    at = system.clock.now() + timedelta(days=30)
+    junk = Message(
+        *(QUEUES.orders, "junk", b" " * 160_000),
+        scheduled_at=at,
+        properties={"sas_put_back": "1"},
+    )
+    await system.bus.send([replace(junk, message_id=f"junk/{n}") for n in range(30)])
+    await system.bus.send([Message(QUEUES.orders, "m-1", order("O-1"))])
+    for _ in range(2):
+        await system.later(60)
+        await system.sweep()
+    ages = {a["sas.queue"]: seconds for seconds, a in recorded.metrics()["sas.orders.oldest_age"]}
+    assert ages[QUEUES.orders] == 120
 
 
 async def test_a_late_reply_is_counted_by_its_step(recorded: Recorded) -> None:

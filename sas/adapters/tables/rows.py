@@ -47,6 +47,7 @@ from sas.domain.order import (
     Turn,
     UndoStatus,
 )
+from sas.domain.texts import quoted, shortened
 from sas.domain.workflow import STEPS_MAX
 from sas.ports import FORMAT, CorruptOrderError, check_format
 
@@ -148,10 +149,12 @@ def reading(order_id: str, row: Row) -> Iterator[None]:
     except KeyError as error:
         reason = f"column {error.args[0]} is missing"
     except (TypeError, ValueError, AttributeError, RecursionError, MsgspecError) as error:
-        reason = str(error)[:300]
+        reason = shortened(str(error), 300)
     else:
         return
-    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {reason}")
+    raise CorruptOrderError(
+        order_id, f"row {quoted(str(row.get('RowKey')))} cannot be read: {reason}"
+    )
 
 
 def _check_column(column: str, value: object) -> None:
@@ -321,7 +324,7 @@ def stopped_row(order: Order) -> Entity | None:
         "UndoneBecause": None if order.undone_because is None else clean(order.undone_because),
         "Version": order.details.version,
         "ErrorCode": clean("\n".join(order.fingerprints)) or None,
-        "ErrorMessage": clean(order.error_text[:ERROR_TEXT_LENGTH_MAX]) or None,
+        "ErrorMessage": clean(shortened(order.error_text, ERROR_TEXT_LENGTH_MAX)) or None,
         "AcknowledgedBy": None if order.acknowledged_by is None else clean(order.acknowledged_by),
     }
 

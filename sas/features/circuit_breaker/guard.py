@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.domain.texts import quoted
 from sas.engine.context import Context
 from sas.engine.hooks import Admission, CallEnd
 from sas.engine.in_flight import InFlightRequest
@@ -247,9 +248,9 @@ def _name(agent: str) -> tuple[AlertKind, str]:
 
 def _incident(agent: str, breaker: Breaker, now: datetime) -> Incident:
     text = (
-        f"The remote service of agent {agent} failed too often in a row ({breaker.why}). No calls "
-        "go out until a probe succeeds. Requests wait, and no failure is counted. "
-        "Check that service."
+        f"The remote service of agent {agent} failed too often in a row, with "
+        f"{quoted(breaker.why)}. No calls go out until a probe succeeds. Requests wait, and no "
+        "failure is counted. Check that service."
     )
     kind, scope = _name(agent)
     return Incident(

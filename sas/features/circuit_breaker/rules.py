@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
+from sas.domain.texts import shortened
+
 RECHECK = timedelta(seconds=3)
 """How long others wait for a probe before they look again."""
 
@@ -103,7 +105,7 @@ def opened(
         until=now + rest,
         prober=None,
         rounds=rounds,
-        why=breaker.why if breaker.rounds else why[:500],
+        why=breaker.why if breaker.rounds else shortened(why, 500),
         suspect=suspect,
     )
 

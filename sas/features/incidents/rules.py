@@ -206,9 +206,9 @@ def over_text(active: ActiveIncident, why: str) -> str:
 def _seen_by(active: ActiveIncident) -> str:
     if not active.orders:
         return ""
-    named, count = ", ".join(active.orders), f"{active.times:,}"
+    named, count = ", ".join(map(quoted, active.orders)), f"{active.times:,}"
     if active.kind is AlertKind.REJECTED:
-        return f". Messages so far: {count}, such as {', '.join(map(quoted, active.orders))}"
+        return f". Messages so far: {count}, such as {named}"
     if active.kind is AlertKind.UNDELIVERABLE:
         return f". Notifications given up so far: {count}, of orders such as {named}"
     if active.kind is AlertKind.BREAKER_OPEN:

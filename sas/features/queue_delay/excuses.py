@@ -14,8 +14,12 @@ step, and only into those: another queue neither excuses it nor fails it.
    its queue, a function works on the order, or was killed, and the message is redelivered and sends
    the request. Only a message that was read excuses: such a queue may be long for other reasons.
 4. **The best excuse wins.** A queue from which messages leave, or one that cannot be read, excuses
-   without limit. A queue that does not move excuses only so many times, because perhaps no function
-   reads it: otherwise an order at a dead agent would wait for ever without a failure.
+   without limit. Three others excuse only so many times, or an order could wait for ever without a
+   failure: a queue that does not move, because perhaps no function reads it; a queue of orders,
+   because any application can write another's order id into a message; and a queue that is not long
+   and yet cannot be read to its end, because what comes much later lies in front. The last excuses
+   no step whose request is older than the last message that was read and waits. The next read
+   begins behind what lies in front (``sas.features.queue_delay.front``).
 5. **Report.** A long wait is an incident, so the operator learns of it while nothing is counted.
    The sweeps read that queue until nothing waits long in it. Then the incident is over.
 
@@ -42,14 +46,13 @@ from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.receiver import TIMES
-from sas.features.queue_delay import rules
+from sas.features.queue_delay import front, rules
+from sas.features.queue_delay.front import QueueFront
 from sas.features.queue_delay.rules import Owner, Scan, Seen
 from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-SCAN_MAX = 1_000
-"""Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
@@ -66,6 +69,7 @@ class QueueExcuses:
 
     def __init__(self, context: Context, workflows: Workflows, delay_min: timedelta) -> None:
         self._context = context
+        self._front = QueueFront(context.bus, context.clock)
         self._delay_min = delay_min
         self._workflows = workflows
         self._scans: dict[str, Scan] = {}
@@ -85,7 +89,8 @@ class QueueExcuses:
             return None
         request = (order.order_id, step.number, step.epoch)
         scan = await self._scanned(agent_queue)  # 1. The agent's queue.
-        excuses = [await self._excuse(agent_queue, scan, request, step)]
+        sent_at = self._sent_at(order, step)
+        excuses = [await self._excuse(agent_queue, scan, request, step, sent_at=sent_at)]
         if rules.is_decided(scan, request):
             return excuses[0]
         owner = (order.order_id, None, None)
@@ -95,7 +100,9 @@ class QueueExcuses:
         for queue, root in self._roots(order):  # 3. The root of a chain.
             scan = await self._scanned(queue)
             if root in scan.oldest:
-                excuses.append(await self._excuse(queue, scan, root, step))
+                excuse = await self._excuse(queue, scan, root, step)
+                is_claim = self._context.queues.takes_orders(queue)
+                excuses.append(Excuse.STUCK if is_claim else excuse)
         return rules.best_of(excuses)  # 4. The best excuse wins.
 
     async def incidents(self) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
@@ -120,6 +127,10 @@ class QueueExcuses:
         agent = workflow.steps[step.number].agents[step.call.route]
         return self._context.queues.agent(agent, urgent=details.urgent)
 
+    def _sent_at(self, order: Order, step: StepRecord) -> datetime:
+        workflow = self._workflows.find(order.details.workflow, order.details.version)
+        return rules.last_send(step, workflow.rules.steps[step.number])
+
     def _roots(self, order: Order) -> Iterable[tuple[str, Owner]]:
         """Return the queues that may hold the root of a chain, each with its message's owner."""
         orders = self._context.queues.orders_for(order.order_id)
@@ -135,13 +146,19 @@ class QueueExcuses:
                 yield queue, (order.order_id, step.number, answered)
 
     async def _excuse(
-        self, queue: str, scan: Scan, owner: Owner, step: StepRecord
+        self,
+        queue: str,
+        scan: Scan,
+        owner: Owner,
+        step: StepRecord,
+        *,
+        sent_at: datetime | None = None,
     ) -> Excuse | None:
         """Return the excuse that a queue gives to a step, and report a long delay."""
-        since = rules.waits_since(scan, owner)
+        since = rules.waits_since(scan, owner, sent_at)
         if since is not None:
             await self._report(queue, scan, since, step)  # 5. Report.
-        return rules.excuse_of(scan, owner)
+        return rules.excuse_of(scan, owner, sent_at)
 
     async def _scanned(self, queue: str) -> Scan:
         async with self._scanning:
@@ -153,7 +170,7 @@ class QueueExcuses:
         now = self._context.clock.now()
         before = self._before.get(queue)
         try:
-            messages = await self._context.bus.peek(queue, SCAN_MAX)
+            messages = await self._front.read(queue)
         except BusUnavailableError as error:
             log.warning("queue %s cannot be read: %s", queue, error)
             return rules.away_scan(before, now)
@@ -163,11 +180,12 @@ class QueueExcuses:
                 enqueued_at=message.enqueued_at,
                 owner=_owner(message.body),
                 put_back=TIMES in message.properties,
+                share=max(1 / front.SCAN_MAX, message.size / PEEK_BYTES_MAX),
             )
             for message in messages
         ]
-        size = sum(len(message.body) for message in messages)
-        full = len(messages) >= SCAN_MAX or size >= PEEK_BYTES_MAX
+        size = sum(message.size for message in messages)
+        full = len(messages) >= front.SCAN_MAX or size >= PEEK_BYTES_MAX
         return rules.scan_of(waiting, before, now, full=full)
 
     async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sas.features.queue_delay.excuses import SCAN_MAX
+from sas.features.queue_delay.front import QueueFront
 from sas.ports import BusUnavailableError, Clock, MessageBus
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
@@ -23,6 +23,7 @@ class OldestOrders:
 
     def __init__(self, bus: MessageBus, clock: Clock, queues: Sequence[str]) -> None:
         self._bus = bus
+        self._front = QueueFront(bus, clock)
         self._clock = clock
         self._queues = queues
         self._measured_at: datetime | None = None
@@ -49,5 +50,5 @@ class OldestOrders:
         """Return since when the oldest message waits that is not scheduled."""
         messages = await self._bus.peek(queue, 1)
         if messages and messages[0].is_scheduled:  # others may wait behind it
-            messages = await self._bus.peek(queue, SCAN_MAX)
+            messages = await self._front.read(queue)
         return next((each.enqueued_at for each in messages if not each.is_scheduled), None)

@@ -1,8 +1,9 @@
 """Queue delay, pure: what the queues of a step say about its passed CompleteBy.
 
 A message of the step that waits in a queue excuses it: its agent had no time to answer. A queue
-that moves, or that cannot be read, excuses without limit. A queue that does not move is STUCK,
-which the domain accepts only so many times.
+that moves, or that is away, excuses without limit. A queue that does not move is STUCK, which the
+domain accepts only so many times. So is a queue where others decide what was read: applications
+send to the queues of orders, and checks that come much later may lie in front of what waits.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from datetime import datetime, timedelta
 from sas.domain.change import Incident
 from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
-from sas.domain.order import StepRecord
-from sas.domain.workflow import NO_TIME
+from sas.domain.order import StepRecord, StepState
+from sas.domain.workflow import NO_TIME, StepRules
 
 SCHEDULED_MAX = timedelta(minutes=1)
 """A message scheduled for later than this does not wait: it is the next check of a long step. One
@@ -28,18 +29,34 @@ AWAY_MIN = timedelta(minutes=1)
 long: functions that start take their time.
 """
 
+LONG_SHARE = 0.5
+"""A queue that cannot be read to its end is long if what waits takes this part of the scan's bounds
+at least. Otherwise something else fills it.
+"""
+
+SENT_WITHIN = timedelta(minutes=1)
+"""A request that was recorded is in its queue after this time, by the clocks of both."""
 Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A message that was read in a queue. ``owner`` is None if the message belongs to no order."""
+    """A message that was read in a queue. ``owner`` is None if the message belongs to no order.
+
+    ``share`` is the part of one scan's bounds that it takes, between 0 and 1.
+    """
 
     message_id: str
     enqueued_at: datetime
     owner: Owner | None
     put_back: bool = False
+    share: float = 0.0
+
+    def waits(self, now: datetime) -> bool:
+        """Return whether a function will receive it soon, and it belongs to an order."""
+        is_soon = self.put_back or self.enqueued_at <= now + SCHEDULED_MAX
+        return self.owner is not None and is_soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +67,10 @@ class Scan:
     request of a worker that was killed excuses its step until the lock ends, at most half a minute.
     Then it is redelivered.
 
-    ``full`` says that there may be more of them. ``put_back`` are the owners of messages that were
-    put back, because something else is away. ``away_since`` is set if it could not be read.
+    ``full`` says that there may be more of them, and ``is_long`` that there are so many that wait:
+    else the scan ended at what does not wait. Of those that wait, the last one that was read has
+    waited since ``last_at``. ``put_back`` are the owners of messages that were put back, because
+    something else is away. ``away_since`` is set if it could not be read.
     """
 
     at: datetime
@@ -59,6 +78,8 @@ class Scan:
     put_back: frozenset[Owner] = frozenset()
     ids: frozenset[str] = frozenset()
     full: bool = False
+    is_long: bool = False
+    last_at: datetime | None = None
     moved_at: datetime | None = None
     away_since: datetime | None = None
 
@@ -70,20 +91,26 @@ class Scan:
 
 def scan_of(messages: Sequence[Seen], before: Scan | None, now: datetime, *, full: bool) -> Scan:
     """Return what was read of a queue. ``before``: its last scan, which shows whether it moves."""
-    ids = frozenset(message.message_id for message in messages if message.enqueued_at <= now)
+    waiting = [message for message in messages if message.waits(now)]
+    visible = [message for message in waiting if message.enqueued_at <= now]
+    ids = frozenset(message.message_id for message in visible)
     moved_at = before.moved_at if before else None
     if before and before.ids - ids:
         moved_at = now
     oldest: dict[Owner, datetime] = {}
-    put_back: set[Owner] = set()
-    for message in messages:
-        owner, at = message.owner, message.enqueued_at
-        if owner is not None and (message.put_back or at <= now + SCHEDULED_MAX):
-            oldest[owner] = min(at, oldest.get(owner, at))
-            if message.put_back:
-                put_back.add(owner)
+    for message in waiting:
+        if message.owner is not None:
+            at = message.enqueued_at
+            oldest[message.owner] = min(at, oldest.get(message.owner, at))
     return Scan(
-        at=now, oldest=oldest, put_back=frozenset(put_back), ids=ids, full=full, moved_at=moved_at
+        at=now,
+        oldest=oldest,
+        put_back=frozenset(each.owner for each in waiting if each.put_back and each.owner),
+        ids=ids,
+        full=full,
+        is_long=full and sum(message.share for message in waiting) >= LONG_SHARE,
+        last_at=max((message.enqueued_at for message in visible), default=None),
+        moved_at=moved_at,
     )
 
 
@@ -97,26 +124,42 @@ def is_decided(scan: Scan, request: Owner) -> bool:
     return excuse_of(scan, request) is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at
 
 
-def waits_since(scan: Scan, owner: Owner) -> datetime | None:
+def last_send(step: StepRecord, rule: StepRules) -> datetime:
+    """Return when the last request of a step was sent, at the latest.
+
+    It was sent when the step was claimed, or when its agent last asked for more time.
+    """
+    allowed = rule.time_allowed if step.process_state is StepState.PROCESSING else rule.undo_time
+    asked_at = (step.complete_by or step.since) - allowed
+    return max(step.since, asked_at) + SENT_WITHIN
+
+
+def waits_since(scan: Scan, owner: Owner, sent_at: datetime | None = None) -> datetime | None:
     """Return since when a message waits in a queue, or may wait there; None if none does.
 
-    It may wait behind the messages that were read, or in a queue that could not be read.
+    It may wait behind the messages that were read, or in a queue that could not be read. A message
+    that was sent at ``sent_at`` does not wait behind a younger one. None: it is sent at any time.
     """
     since = scan.away_since or scan.oldest.get(owner)
-    if since is None and scan.full:
-        return min(scan.oldest.values(), default=scan.at)
-    return since
+    if since is not None or not scan.full:
+        return since
+    if not scan.is_long and sent_at and scan.last_at and sent_at <= scan.last_at:
+        return None
+    return min(scan.oldest.values(), default=scan.at)
 
 
-def excuse_of(scan: Scan, owner: Owner) -> Excuse | None:
-    """Return the excuse that a queue gives to the step of a message."""
-    since = waits_since(scan, owner)
+def excuse_of(scan: Scan, owner: Owner, sent_at: datetime | None = None) -> Excuse | None:
+    """Return the excuse that a queue gives to the step of a message. See ``waits_since``."""
+    since = waits_since(scan, owner, sent_at)
     if since is None:
         return None
-    # A message behind those that were read waits for the same reason as they do.
-    put_back = owner in scan.put_back or (owner not in scan.oldest and scan.put_back)
-    if scan.away_since is not None or put_back:
+    if scan.away_since is not None or owner in scan.put_back:
         return Excuse.AWAY
+    if owner not in scan.oldest:
+        if not scan.is_long:
+            return Excuse.STUCK
+        if scan.put_back:  # behind those that were read, it waits for the same reason as they do
+            return Excuse.AWAY
     return Excuse.WAITS if scan.moves and since < scan.at else Excuse.STUCK
 
 
@@ -130,7 +173,7 @@ def best_of(excuses: Iterable[Excuse | None]) -> Excuse | None:
 def is_short(scan: Scan, delay_min: timedelta) -> bool:
     """Return whether a queue could be read, and no message waits for ``delay_min`` in it."""
     since = min(scan.oldest.values(), default=scan.at)
-    return not (scan.away_since or scan.full) and scan.at - since < delay_min
+    return not (scan.away_since or scan.is_long) and scan.at - since < delay_min
 
 
 def incident_of(

@@ -1,0 +1,86 @@
+"""Words of applications, agents and services are marked in alerts, and stay in their marks."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from sas.domain.messages import AlertKind
+from sas.domain.texts import is_visible
+from sas.features.incidents.rules import ActiveIncident, alert_text
+from sas.operate.why import story
+from sas.ports import HeldError, RefusedError, TransientError
+from tests.unit.actors_kit import ALLOWED, Kit, kit, order
+from tests.unit.domain_cases import T0
+
+HOSTILE = "no”. All is repaired.\n\u202e Remove the order"
+
+
+def ours(text: str) -> str:
+    """Return a text without what is marked in it."""
+    assert is_visible(text)
+    return re.sub("“[^”]*”", "", text)
+
+
+async def alerts(system: Kit, workflow: str) -> list[str]:
+    """Return the texts of all alerts of an order whose time passes."""
+    await system.submit(order(workflow=workflow))
+    for _ in range(40):
+        await system.drain()
+        await system.later(ALLOWED.total_seconds() / 4)
+        await system.sweep()
+    return [alert.text for alert in system.alerts()]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError("no”. Repaired", HOSTILE),
+        TransientError(HOSTILE),
+        HeldError(HOSTILE),
+        ValueError(HOSTILE),
+    ],
+)
+async def test_the_words_of_an_agent_stay_between_marks_in_an_alert(error: Exception) -> None:
+    system = kit()
+    system.agents["stock"].then(*[error] * 100)
+    texts = await alerts(system, "care")
+    assert any("repaired" in text for text in texts)
+    assert not any("repaired" in ours(text) for text in texts)
+
+
+async def test_the_words_of_an_agent_stay_between_marks_in_why_an_order_is_undone() -> None:
+    system = kit()
+    system.agents["payment"].then(RefusedError("no”. Repaired", HOSTILE * 20))
+    await alerts(system, "chain")
+    because = system.order().undone_because
+    assert because is not None
+    assert because.startswith("pay failed: “")
+    assert because.endswith("…”")
+    assert "epaired" not in ours(because)
+
+
+async def test_the_words_of_an_agent_stay_between_marks_in_the_story_of_an_order() -> None:
+    system = kit()
+    system.agents["stock"].then(RefusedError("no", HOSTILE))
+    await system.submit(order(workflow="care"))
+    await system.drain()
+    text = story(system.order(), system.journal())
+    assert text.startswith("It stopped at reserve: “")
+    assert "repaired" not in ours(text)
+
+
+def test_order_ids_stay_between_marks_in_an_alert() -> None:
+    active = ActiveIncident(
+        kind=AlertKind.NOT_RUNNABLE,
+        scope="a",
+        text="It stops.",
+        since=T0,
+        last_seen=T0,
+        until=T0 + timedelta(hours=1),
+        orders=("O-1, all is repaired", "O-2"),
+    )
+    assert "repaired" in alert_text(active, T0)
+    assert "repaired" not in ours(alert_text(active, T0))
