@@ -171,7 +171,7 @@ async def broken() -> Kit:
 
 
 async def asked(browser: Browser, verb: str, order_id: str, seq: int) -> tuple[int, str]:
-    return await browser.post(f"/orders/{order_id}", verb=verb, seq=str(seq))
+    return await browser.post(f"order?id={order_id}", verb=verb, seq=str(seq))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -182,7 +182,7 @@ async def test_a_form_for_an_order_in_the_wrong_state(verb: str) -> None:
         status, page = await asked(browser, verb, order_id, system.order(order_id).seq)
         assert status == 409
         assert "Nothing was sent: " in page
-        assert f"verb-{verb}" not in await browser.get(f"/orders/{order_id}")
+        assert f"verb-{verb}" not in await browser.get(f"order?id={order_id}")
         assert (words(system), browser.line.sent) == (before, [])
 
 
