@@ -59,7 +59,7 @@ async def test_the_error_for_an_order_that_cannot_be_read_names_the_row_and_colu
     _, world = await changed(row_key, column, value)
     with pytest.raises(CorruptOrderError) as error:
         await world.app.context.store.load(ORDER)
-    assert str(error.value).startswith(f"order {ORDER}: row {row_key} cannot be read: ")
+    assert str(error.value).startswith(f"order “{ORDER}”: row “{row_key}” cannot be read: ")
     assert sentence in str(error.value)
     assert "Repair it, or restore it" in str(error.value)
 
@@ -126,7 +126,7 @@ async def test_messages_of_an_order_that_cannot_be_read_wait_with_one_alert_and_
     alerts = [convert(message.body, AlertMessage) for message in world.bus.messages(QUEUES.alerts)]
     (alert,) = [alert for alert in alerts if alert.scope == "rows changed by hand"]
     assert alert.kind == "unreadable"
-    assert f"row {STATE} cannot be read: column Steps is missing" in alert.text
+    assert f"row “{STATE}” cannot be read: column Steps is missing" in alert.text
 
 
 async def test_a_reply_counts_as_soon_as_its_order_is_repaired() -> None:
