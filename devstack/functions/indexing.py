@@ -78,7 +78,8 @@ class IndexedFunction(FoundFunction):
 def imported(app_dir: Path) -> Iterator[ModuleType]:
     """Import function_app.py, or raise IndexingError; at the end remove it from `sys.modules`.
 
-    If this function put the app's directory on the path, it also removes the app's other modules.
+    Within, the app's directory comes first on the path. If it was not on it before, the app's other
+    modules are removed too.
     """
     script = app_dir / SCRIPT
     if not script.exists():
@@ -86,13 +87,12 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     root, modules = app_dir.resolve(), set(sys.modules)
     previous_module = sys.modules.pop(script.stem, None)
     on_path = str(app_dir) in sys.path
-    if not on_path:
-        sys.path.insert(0, str(app_dir))
+    sys.path.insert(0, str(app_dir))
     try:
         yield _import(script)
     finally:
+        sys.path.remove(str(app_dir))
         if not on_path:
-            sys.path.remove(str(app_dir))
             for name, module in list(sys.modules.items()):
                 file = getattr(module, "__file__", None)
                 if name not in modules and file and Path(file).resolve().is_relative_to(root):
