@@ -281,7 +281,7 @@ class Rejections:
         now = self._clock.now()
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE,
-            scope=_scope(queue),
+            scope=scope_of(queue),
             text=f"Queue {queue} {why}. {_STATE_MISSED}",
             since=now,
             until=now + GIVEN_UP_AGAIN,
@@ -296,7 +296,7 @@ class Rejections:
         if queue not in self._refusing:
             return
         try:
-            await self._incidents.end(AlertKind.UNDELIVERABLE, _scope(queue))
+            await self._incidents.end(AlertKind.UNDELIVERABLE, scope_of(queue))
         except UnavailableError as error:
             log.warning("the incident of queue %s ends later: %s", queue, error)
         else:
@@ -331,7 +331,8 @@ def is_of_refused(kind: AlertKind, scope: str) -> bool:
     return kind is AlertKind.REJECTED and _REASON in scope
 
 
-def _scope(queue: str) -> str:
+def scope_of(queue: str) -> str:
+    """Return the scope of the incident of a queue."""
     return f"queue {queue}"[:SCOPE_LENGTH_MAX]
 
 
