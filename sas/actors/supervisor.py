@@ -184,7 +184,7 @@ class Supervisor:
         self._paused = {row: until for row, until in self._paused.items() if until > now}
         shards = list(self._context.store.shards)
         resting = Counter(shard_of(row.order_id, len(shards)) for row in self._paused)
-        await self._held.send_answers()
+        is_any_held = await self._held.send_answers()
         for _ in shards:  # 2. Go through the shards.
             # 6. End in time.
             if sweep.looked_at >= SWEEP_DUE_MAX or self._is_over(sweep) or not await self._leads():
@@ -200,7 +200,8 @@ class Supervisor:
             raise StoreUnavailableError("no shard could be read: the next sweep tries again")
         for task in self._context.sweep_tasks:  # 7. Run the sweep tasks.
             await task()
-        await self._held.send()  # 8. Send held messages.
+        if is_any_held:
+            await self._held.send()  # 8. Send held messages.
         metrics.swept((now - (sweep.oldest or now)).total_seconds())
         if sweep.looked_at:
             log.info(

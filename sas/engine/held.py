@@ -81,13 +81,23 @@ class HeldMessages:
         self._taking: list[str] = []
         """Queues that may take more, in the order of their turns."""
 
-    async def send_answers(self) -> None:
-        """Send what is held for schedulers: do this before steps are judged."""
+    async def send_answers(self) -> bool:
+        """Send what is held for schedulers: do this before steps are judged.
+
+        Returns whether any message is held; if there is none, ``send`` has nothing to do.
+        """
         self._ends_at = self._context.clock.now() + TURNS_TIME
+        try:
+            if await self._context.store.held_queue("") is None:
+                return False
+        except UnavailableError as error:
+            log.warning("held messages wait for the next sweep: %s", error)
+            return False
         scheduler = self._context.queues.scheduler
         queues = [scheduler, lane(scheduler, urgent=True)]
         while queues and not self._is_over():
             queues = await self._give_turns(queues)
+        return True
 
     async def send(self) -> None:
         """Give queues with held messages their turns. What fails is tried again later."""

@@ -303,6 +303,7 @@ async def test_what_the_version_before_held_is_moved_and_sent() -> None:
     system.store.deferred[due] = message
     system.store._due[shard_of("O-1", len(system.store.shards))][_due_key(due)] = due
     assert await system.sweep() == {"held": 1}
+    assert system.held() == [message]
     await system.later(10)
     assert await system.sweep() == {}
     assert (system.held(), system.ids(SHOP)) == ([], ["m-1"])
