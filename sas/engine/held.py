@@ -61,8 +61,6 @@ REPORTED_AFTER = timedelta(minutes=10)
 HELD_FOR = timedelta(days=14)
 HELD_MAX = 10_000
 """Most notifications that are held for one queue, counted when the operator is told of it."""
-SURPLUS_MAX = 5_000
-"""Most messages above ``HELD_MAX`` that are counted at once."""
 EXPIRED = "TTLExpiredException"
 """The DeadLetterReason of Service Bus for a message that its queue does not keep any longer."""
 
@@ -212,7 +210,7 @@ class HeldMessages:
         store, surplus = self._context.store, 0
         is_bounded = self._context.queues.is_response(queue) or queue == self._context.queues.alerts
         if is_bounded:
-            surplus = await store.held_count(queue, HELD_MAX + SURPLUS_MAX) - HELD_MAX
+            surplus = await store.held_count(queue, 2 * HELD_MAX) - HELD_MAX
         while not self._is_over():
             page = await store.held(queue, PAGE)
             oldest = [

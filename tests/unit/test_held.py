@@ -201,7 +201,7 @@ async def test_a_notification_that_is_held_for_too_long_is_given_up_and_counted(
 async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "HELD_MAX", 30)
+    monkeypatch.setattr(module, "HELD_MAX", 40)
     system = kit()
     await hold(system, SHOP, 75)
     await hold(system, QUEUES.scheduler, 75, properties={FIRST_ID: "m"})
@@ -210,8 +210,8 @@ async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(
     await system.later(LATE_S)
     await system.sweep()
     counts = Counter(message.queue for message in system.held())
-    assert counts == {SHOP: 30, QUEUES.scheduler: 75}
-    assert [item.message.message_id for item in await system.store.held(SHOP, 1)] == ["m-45"]
+    assert counts == {SHOP: 40, QUEUES.scheduler: 75}
+    assert [item.message.message_id for item in await system.store.held(SHOP, 1)] == ["m-35"]
 
 
 async def test_an_order_that_is_held_for_too_long_is_a_dead_letter_of_its_queue() -> None:

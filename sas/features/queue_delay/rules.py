@@ -57,8 +57,8 @@ class Scan:
     request of a worker that was killed excuses its step until the lock ends, at most half a minute.
     Then it is redelivered.
 
-    ``full`` says that there may be more of them, and ``is_long`` that most of what was read waits:
-    else something else fills the queue. Of those that wait, the last one that was read has
+    ``full`` says that there may be more, and ``is_long`` that at least half of what was read
+    waits: else something else fills the queue. Of those that wait, the last one that was read has
     waited since ``last_at``. ``put_back`` are the owners of messages that were put back, because
     something else is away. ``away_since`` is set if it could not be read.
     """
