@@ -257,7 +257,7 @@ def _missing(step: StepRecord) -> tuple[str, str]:
     error = step.last_error
     if error is None or error.epoch != step.epoch:
         return "answer", ""
-    return "success", f". Last error ({error.kind}): {error.message.rstrip('.')}"
+    return "success", f". Last error ({error.kind}): {quoted(error.message.rstrip('.'))}"
 
 
 def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

@@ -37,7 +37,7 @@ from sas.domain.texts import quoted
 from sas.engine.context import Context
 from sas.engine.delivery import FIRST_ID, Delivery
 from sas.engine.receiver import dead_letter
-from sas.engine.rejections import scope_of
+from sas.engine.rejections import SCOPE_LENGTH_MAX
 from sas.ports import (
     BusUnavailableError,
     HeldMessage,
@@ -197,7 +197,7 @@ class HeldMessages:
             )
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE if is_response else AlertKind.QUEUE_DELAY,
-            scope=scope_of(queue),
+            scope=f"queue {queue}"[:SCOPE_LENGTH_MAX],
             text=f"Queue {quoted(queue)} takes no messages since {since:%Y-%m-%d %H:%MZ}: it is "
             "full or disabled. They wait in the table, and are sent when it takes them. " + todo,
             since=since,

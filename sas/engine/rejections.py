@@ -278,7 +278,7 @@ class Rejections:
         now = self._clock.now()
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE,
-            scope=scope_of(queue),
+            scope=_scope(queue),
             text=f"Queue {queue} {why}. {_STATE_MISSED}",
             since=now,
             until=now + GIVEN_UP_AGAIN,
@@ -293,7 +293,7 @@ class Rejections:
         if queue not in self._refusing:
             return
         try:
-            await self._incidents.end(AlertKind.UNDELIVERABLE, scope_of(queue))
+            await self._incidents.end(AlertKind.UNDELIVERABLE, _scope(queue))
         except UnavailableError as error:
             log.warning("the incident of queue %s ends later: %s", queue, error)
         else:
@@ -328,8 +328,7 @@ def is_of_refused(kind: AlertKind, scope: str) -> bool:
     return kind is AlertKind.REJECTED and _REASON in scope
 
 
-def scope_of(queue: str) -> str:
-    """Return the scope of the incident of a queue."""
+def _scope(queue: str) -> str:
     return f"queue {queue}"[:SCOPE_LENGTH_MAX]
 
 
