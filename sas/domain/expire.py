@@ -257,7 +257,8 @@ def _missing(step: StepRecord) -> tuple[str, str]:
     error = step.last_error
     if error is None or error.epoch != step.epoch:
         return "answer", ""
-    return "success", f". Last error ({error.kind}): {quoted(error.message.rstrip('.'))}"
+    last_error = f"{error.kind}: {error.message}"
+    return "success", f". Last error: {quoted(last_error.rstrip('.'))}"
 
 
 def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
