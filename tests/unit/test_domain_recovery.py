@@ -324,7 +324,7 @@ def test_a_step_that_timed_out_has_the_last_error_of_its_attempts() -> None:
         "“http-500: the hotel answered 500: out of memory”"
     )
     (alert,) = (m.text for m in order.messages if isinstance(m, Alert))
-    assert "Last error: “http-500: the hotel answered 500: out of memory”. Resubmit it" in alert
+    assert 'Last error: "http-500: the hotel answered 500: out of memory"”. Resubmit it' in alert
     (notified_fault,) = (m.fault for m in order.messages if isinstance(m, Notify))
     assert notified_fault == fault
 
