@@ -64,7 +64,7 @@ from sas.domain.change import Decision, Trigger, fence
 from sas.domain.claim import is_out
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
-from sas.domain.messages import AlertKind, Outcome, Reply
+from sas.domain.messages import Outcome, Reply
 from sas.domain.order import AttemptError, Direction, Fault, Order
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
@@ -141,7 +141,7 @@ class AgentActor:
                 request = internal.decode(delivery.body, RequestMessage)
             except MalformedError as error:
                 rejection = delivery.rejected(error)
-                await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+                await self._context.rejections.put_aside(rejection)
                 return None
             tracing.about(
                 f"agent {self._name} {request.direction}",

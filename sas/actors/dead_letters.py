@@ -50,7 +50,7 @@ from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Decision, Trigger, fence, rejection
 from sas.domain.claim import is_out
 from sas.domain.ids import URGENT_SUFFIX, cause_of
-from sas.domain.messages import AlertKind, JournalEntry
+from sas.domain.messages import JournalEntry
 from sas.domain.order import Details, Direction, Order
 from sas.engine import receiver
 from sas.engine.context import Context
@@ -217,9 +217,7 @@ class DeadLetters:
         self, delivery: Delivery, order_id: str | None, *, is_expendable: bool = False
     ) -> None:
         rejected = self._rejection(delivery, order_id)
-        await self._context.rejections.put_aside(
-            rejected, AlertKind.DEAD_LETTERED, is_expendable=is_expendable
-        )
+        await self._context.rejections.put_aside(rejected, is_expendable=is_expendable)
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
         return Rejection(

@@ -19,7 +19,7 @@ from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger, fence
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
-from sas.domain.messages import AlertKind, Progress, Reply
+from sas.domain.messages import Progress, Reply
 from sas.domain.order import FINISHED, Order
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
@@ -66,7 +66,7 @@ class Scheduler:
                 return await self._act(message, delivery)
             except MalformedError as error:
                 rejection = delivery.rejected(error, order_id)
-                await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+                await self._context.rejections.put_aside(rejection)
                 return ApplyResult.NOTHING
 
     async def _act(self, message: ForScheduler, delivery: Delivery) -> ApplyResult:

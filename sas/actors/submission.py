@@ -12,7 +12,7 @@ from sas.codec.payloads import encode_content
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger
 from sas.domain.ids import InvalidIdError, cause_of, digest_id
-from sas.domain.messages import AlertKind, Notice
+from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
@@ -82,7 +82,7 @@ class Submitter:
         )
         rejections = self._context.rejections
         if not self._context.queues.takes_orders(delivery.queue):
-            await rejections.put_aside(delivery.rejected(error), AlertKind.REJECTED)
+            await rejections.put_aside(delivery.rejected(error))
             return
         sender = sender_of(delivery, delivery.queue, self._context)
         rejection = delivery.rejected(error, sender.order_id, sender.correlation_id)

@@ -162,19 +162,16 @@ def fail(
     fault: Fault,
     rules: Rules,
     *,
-    why: str,
     now: datetime,
     decided_by: ByScheduler | BySupervisor,
 ) -> Decision:
-    """Decide what a failed step means: Error and an alert, or the undo of the whole order.
-
-    ``why`` is the fault as a part of the alert: what others wrote is marked in it.
-    """
+    """Decide what a failed step means: Error and an alert, or the undo of the whole order."""
     failed = step.moved(StepState.ERROR, now, error=fault)
     steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
     notice = Notify(Notice.FAILED, step=step.number, fault=fault, undoing=undo_all)
     if not undo_all:
+        why = quoted(fault.message.rstrip("."))
         text = f"step {step.name} failed: {why}. Resubmit it, skip it or undo the order."
         alert = Alert(AlertKind.STEP_FAILED, step.number, text)
         after = update_readiness(steps, rules, now)
@@ -241,25 +238,18 @@ def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     counted = replace(step, failures=replace(step.failures, count=times))
     if doing and step.awaits_callback:
         # Whoever was asked had the whole time. Asked again, they would have it once more.
-        text = "no callback came within the time given for it"
-        return _failed_by_time(order, counted, text, rules, now=now)
+        fault = Fault(FaultCode.TIMED_OUT, "no callback came within the time given for it")
+        return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())
     decision = _again(order, counted, rules, now)
     if decision is not None:
         return decision
     missing, cause = _missing(step)
     if not doing:
         text = f"no {missing} to the undo within CompleteBy, {times} times{cause}"
-        fault = Fault(FaultCode.TIMED_OUT, text)
-        return undo_failed(order, counted, fault, rules, why=text, now=now)
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now=now)
     text = f"no {missing} within CompleteBy, {times} times; its outcome is unknown{cause}"
-    return _failed_by_time(order, counted, text, rules, now=now)
-
-
-def _failed_by_time(
-    order: Order, step: StepRecord, text: str, rules: Rules, *, now: datetime
-) -> Decision:
     fault = Fault(FaultCode.TIMED_OUT, text)
-    return fail(order, step, fault, rules, why=text, now=now, decided_by=BySupervisor())
+    return fail(order, counted, fault, rules, now=now, decided_by=BySupervisor())
 
 
 def _missing(step: StepRecord) -> tuple[str, str]:
@@ -267,7 +257,8 @@ def _missing(step: StepRecord) -> tuple[str, str]:
     error = step.last_error
     if error is None or error.epoch != step.epoch:
         return "answer", ""
-    return "success", f". Last error ({error.kind}): {quoted(error.message.rstrip('.'))}"
+    last_error = f"{error.kind}: {error.message}"
+    return "success", f". Last error: {quoted(last_error.rstrip('.'))}"
 
 
 def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

@@ -42,7 +42,6 @@ from sas.domain.order import (
     StepState,
     roll_up,
 )
-from sas.domain.texts import quoted
 from sas.domain.undo import undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
@@ -61,7 +60,6 @@ def answer(
         return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
     over = resting_name(order, step) if _rested(step) else None
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
-    why = quoted(fault.message.rstrip("."))
     match reply.direction, reply.outcome:
         case Direction.DO, Outcome.DONE:
             step = replace(step, result=reply.result)
@@ -69,10 +67,10 @@ def answer(
         case Direction.UNDO, Outcome.DONE:
             decision = undone(order, step, rules, now=now, instance=instance)
         case Direction.UNDO, _:
-            decision = undo_failed(order, step, fault, rules, why=why, now=now)
+            decision = undo_failed(order, step, fault, rules, now=now)
         case _:
             by = ByScheduler(instance)
-            decision = fail(order, step, fault, rules, why=why, now=now, decided_by=by)
+            decision = fail(order, step, fault, rules, now=now, decided_by=by)
     return replace(decision, ended=over)
 
 

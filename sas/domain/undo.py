@@ -26,6 +26,7 @@ from sas.domain.order import (
     UndoStatus,
     roll_up,
 )
+from sas.domain.texts import quoted
 from sas.domain.workflow import Rules
 
 
@@ -75,14 +76,12 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
 
 
 def undo_failed(
-    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, why: str, now: datetime
+    order: Order, step: StepRecord, fault: Fault, rules: Rules, *, now: datetime
 ) -> Decision:
-    """Decide about an undo that failed: Error, and an alert with the state of every undo.
-
-    ``why`` is the fault as a part of the alert: what others wrote is marked in it.
-    """
+    """Decide about an undo that failed: Error, and an alert with the state of every undo."""
     failed = step.moved(StepState.ERROR, now, undo=UndoStatus.FAILED, error=fault)
     steps = with_step(order.steps, failed)
+    why = quoted(fault.message.rstrip("."))
     text = (
         f"the undo of step {step.name} failed: {why}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."

@@ -4,14 +4,14 @@ Such messages lie in the state store, in the order of their queues and times. A 
 supervisor runs this at its end, for ``TURNS_TIME`` at most. Only what is held for schedulers it
 sends at its beginning, because a step whose answer came in time has not failed.
 
-1. **Try each queue** that has held messages with its oldest one, every ``TRIED_AGAIN_AFTER``. So a
-   queue that refuses costs one send, however many messages wait for it. If the time is over, the
-   next sweep goes on behind the last queue that was tried.
-2. **Empty the queues that took theirs**, in turns of ``PAGE`` messages each, so that no queue waits
-   for all the messages of another one. A message is removed after it was sent. A crash in between
-   sends it once more, with the same id.
+1. **Give each queue a turn** of ``PAGE`` messages. The next sweep goes on behind the last queue.
+   After the last of all, the next round begins ``ROUND_AFTER`` later. So no queue waits for all the
+   messages of another one, and one that refuses costs one send in each round.
+2. **Go on with those that took all of their turns**, until the next round. A message is removed
+   after it was sent. A crash in between sends it once more, with the same id.
 3. **Tell the operator** of a queue whose oldest message is held for longer than ``REPORTED_AFTER``:
-   an incident of the queue, which ends when it takes a message. ``operator-alerts`` is logged only.
+   an incident of the queue, which ends some minutes after it takes messages again.
+   ``operator-alerts`` is logged only.
 4. **Give up** what such a queue would not have kept for longer either (``HELD_FOR``): a
    notification is counted, an alert is logged, and any other message goes on as a dead letter of
    its queue. Of notifications and alerts the oldest are given up beyond ``HELD_MAX`` for one queue.
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
 
@@ -36,8 +35,8 @@ from sas.domain.messages import AlertKind
 from sas.domain.queues import lane
 from sas.domain.texts import quoted
 from sas.engine.context import Context
-from sas.engine.delivery import BUG, FIRST_ID, Delivery
-from sas.engine.receiver import FAILURES, dead_letter, is_copy
+from sas.engine.delivery import FIRST_ID, Delivery
+from sas.engine.receiver import dead_letter
 from sas.engine.rejections import SCOPE_LENGTH_MAX
 from sas.ports import (
     BusUnavailableError,
@@ -55,15 +54,13 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 TURNS_TIME = timedelta(seconds=5)
 """After this time of a sweep no message is begun. A send may take ten seconds."""
-TRIED_AGAIN_AFTER = timedelta(seconds=30)
+ROUND_AFTER = timedelta(seconds=30)
 QUEUES_AT_ONCE = 8
 PAGE = 20
 REPORTED_AFTER = timedelta(minutes=10)
 HELD_FOR = timedelta(days=14)
 HELD_MAX = 10_000
 """Most notifications that are held for one queue, counted when the operator is told of it."""
-SURPLUS_MAX = 5_000
-"""Most messages above ``HELD_MAX`` that are counted at once."""
 EXPIRED = "TTLExpiredException"
 """The DeadLetterReason of Service Bus for a message that its queue does not keep any longer."""
 
@@ -77,12 +74,10 @@ class HeldMessages:
     def __init__(self, context: Context, reject: Callable[[Delivery], Awaitable[None]]) -> None:
         self._context = context
         self._reject = reject
-        self._ends_at = self._rests_until = datetime.min.replace(tzinfo=UTC)
+        self._ends_at = self._next_round_at = datetime.min.replace(tzinfo=UTC)
         self._behind = ""
         self._taking: list[str] = []
-        """Queues that took a message, and may take more, in the order of their turns."""
-        self._late: set[str] = set()
-        """Queues with an incident that this instance reported."""
+        """Queues that may take more, in the order of their turns."""
 
     async def send_answers(self) -> bool:
         """Send what is held for schedulers: do this before steps are judged.
@@ -99,46 +94,45 @@ class HeldMessages:
         scheduler = self._context.queues.scheduler
         queues = [scheduler, lane(scheduler, urgent=True)]
         while queues and not self._is_over():
-            queues = await self._give_turns(queues, PAGE)
+            queues = await self._give_turns(queues)
         return True
 
     async def send(self) -> None:
-        """Give each queue with held messages its turn. What fails is tried again later."""
+        """Give queues with held messages their turns. What fails is tried again later."""
         self._ends_at = self._context.clock.now() + TURNS_TIME
         try:
-            while self._context.clock.now() >= self._rests_until and not self._is_over():
-                takers = await self._give_turns(await self._next_queues(), 1)  # 1. Try each queue.
-                self._taking += [queue for queue in takers if queue not in self._taking]
+            while not self._is_over() and (queues := await self._next_queues()):
+                taking = await self._give_turns(queues)
+                self._taking += [queue for queue in taking if queue not in self._taking]
         except UnavailableError as error:
             log.warning("held messages wait for the next sweep: %s", error)
-        while self._taking and not self._is_over():  # 2. Empty those that took theirs.
-            queues = self._taking[:QUEUES_AT_ONCE]
-            self._taking = self._taking[QUEUES_AT_ONCE:] + await self._give_turns(queues, PAGE)
 
     def _is_over(self) -> bool:
         return self._context.clock.now() >= self._ends_at
 
     async def _next_queues(self) -> list[str]:
-        """Return some queues behind the last one. Behind the last of all, the next try waits."""
+        """Return the next queues of this round; behind the last one, those that may take more."""
+        now = self._context.clock.now()
         queues: list[str] = []
-        while len(queues) < QUEUES_AT_ONCE:
-            queue = await self._context.store.held_queue(self._behind)
+        while now >= self._next_round_at and len(queues) < QUEUES_AT_ONCE:
+            queue = await self._context.store.held_queue(self._behind)  # 1. Give each queue a turn.
             self._behind = queue or ""
             if queue is None:
-                self._rests_until = self._context.clock.now() + TRIED_AGAIN_AFTER
-                break
-            queues.append(queue)
+                self._next_round_at = now + ROUND_AFTER
+            else:
+                queues.append(queue)
+        if not queues:  # 2. Go on with those that took all of their turns.
+            queues, self._taking = self._taking[:QUEUES_AT_ONCE], self._taking[QUEUES_AT_ONCE:]
         return queues
 
-    async def _give_turns(self, queues: Sequence[str], limit: int) -> list[str]:
-        """Give some queues a turn of ``limit`` messages; return those that may take more."""
-        take_more = await asyncio.gather(*(self._guarded_turn(queue, limit) for queue in queues))
-        return list(compress(queues, take_more))
+    async def _give_turns(self, queues: Sequence[str]) -> list[str]:
+        """Give some queues a turn each; return those that may take more."""
+        return list(compress(queues, await asyncio.gather(*map(self._guarded_turn, queues))))
 
-    async def _guarded_turn(self, queue: str, limit: int) -> bool:
+    async def _guarded_turn(self, queue: str) -> bool:
         """Return whether a queue may take more. One queue's trouble must not stop the others."""
         try:
-            return await self._turn(queue, limit)
+            return await self._turn(queue)
         except UnavailableError as error:
             log.warning("what is held for queue %s waits: %s", queue, error)
             if isinstance(error, StoreMismatchError):
@@ -147,50 +141,38 @@ class HeldMessages:
             log.exception("what is held for queue %s could not be sent", queue)
         return False
 
-    async def _turn(self, queue: str, limit: int) -> bool:
-        page = await self._context.store.held(queue, limit)
+    async def _turn(self, queue: str) -> bool:
+        page = await self._context.store.held(queue, PAGE)
         for item in page:
             if self._is_over():
                 return True
             try:
-                is_taken = await self._is_taken(item)
+                await self._send(item, item.message)
             except BusUnavailableError as error:
                 log.warning("queue %s does not take what is held for it: %s", queue, error)
                 await self._waits(item)
                 return False
             await self._context.store.release(item)
-            if is_taken:
-                await self._ended(queue)
-            self._late.discard(queue)
-        return len(page) == limit
+        return len(page) == PAGE
 
-    async def _is_taken(self, item: HeldMessage) -> bool:
-        """Send a message; False if its queue will never take it, and it is given up.
+    async def _send(self, item: HeldMessage, message: Message) -> None:
+        """Send a held message, or its dead letter. If its queue will never take it, give it up.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: it must stay.
         """
-        message = item.message
         trace = message.properties.get("traceparent")
         with tracing.of_order("supervisor send", trace, order_id=item.order_id):
             try:
                 await self._context.bus.send([message])
             except UndeliverableError as error:  # 5. Never again.
-                if not is_copy(message):
+                if FIRST_ID not in message.properties:
                     rejections, correlation_id = self._context.rejections, message.correlation_id
                     await rejections.undeliverable(error, item.order_id, correlation_id)
                 elif isinstance(error, TooLargeForQueueError):
-                    await self._reject(_delivery(message))
+                    await self._reject(_delivery(item.message))
                 else:
                     raise QueueRefusesError(error) from error
-                return False
-        return True
-
-    async def _ended(self, queue: str) -> None:
-        """End the incident of a queue that takes messages again."""
-        await self._context.rejections.delivered(queue)
-        if queue in self._late:
-            await self._context.incidents.end(*self._incident_of(queue))
 
     async def _waits(self, oldest: HeldMessage) -> None:
         """Act on a queue that takes none. ``oldest`` waits for it longest."""
@@ -200,58 +182,48 @@ class HeldMessages:
         if queue == queues.alerts:  # 3. Tell the operator.
             log.error("queue %s has taken no alert since %s", queue, f"{oldest.since:%F %H:%MZ}")
         else:
-            kind, scope = self._incident_of(queue)
-            incident = Incident(
-                kind=kind,
-                scope=scope,
-                text=self._why_it_waits(oldest),
-                since=oldest.since,
-                until=now + 2 * TRIED_AGAIN_AFTER,
-            )
-            await self._context.incidents.report(incident)
-            self._late.add(queue)
+            await self._report(queue, oldest.since)
         if queue != queues.dead_letters:  # 4. Give up.
             await self._give_up(queue, now - HELD_FOR)
 
-    def _incident_of(self, queue: str) -> tuple[AlertKind, str]:
-        is_response = self._context.queues.is_response(queue)
-        kind = AlertKind.UNDELIVERABLE if is_response else AlertKind.QUEUE_DELAY
-        return kind, f"queue {queue}"[:SCOPE_LENGTH_MAX]
-
-    def _why_it_waits(self, oldest: HeldMessage) -> str:
-        queue, days = oldest.message.queue, HELD_FOR.days
-        text = (
-            f"Queue {quoted(queue)} takes no messages since {oldest.since:%Y-%m-%d %H:%MZ}: it is "
-            "full or disabled. They wait in the table, and are sent when it takes them. "
-        )
-        if self._context.queues.is_response(queue):
-            return (
-                f"{text}Its application's team must read it, or enable it. What waits for {days} "
-                f"days, and the oldest of more than {HELD_MAX:,}, is given up and counted here."
+    async def _report(self, queue: str, since: datetime) -> None:
+        is_response, days = self._context.queues.is_response(queue), HELD_FOR.days
+        todo = f"Enable it, or see what fills it. What waits for {days} days is a dead letter."
+        if is_response:
+            todo = (
+                "Its application's team must read it, or enable it. What waits for "
+                f"{days} days, and the oldest of more than {HELD_MAX:,}, is given up and counted "
+                "here."
             )
-        return (
-            f"{text}Enable it, or see what fills it. What waits for {days} days is a dead letter."
+        incident = Incident(
+            kind=AlertKind.UNDELIVERABLE if is_response else AlertKind.QUEUE_DELAY,
+            scope=f"queue {queue}"[:SCOPE_LENGTH_MAX],
+            text=f"Queue {quoted(queue)} takes no messages since {since:%Y-%m-%d %H:%MZ}: it is "
+            "full or disabled. They wait in the table, and are sent when it takes them. " + todo,
+            since=since,
+            until=self._context.clock.now() + 2 * ROUND_AFTER,
         )
+        await self._context.incidents.report(incident)
 
     async def _give_up(self, queue: str, until: datetime) -> None:
         """Give up what a queue that takes none has waited for too long, or too much of."""
         store, surplus = self._context.store, 0
         is_bounded = self._context.queues.is_response(queue) or queue == self._context.queues.alerts
         if is_bounded:
-            surplus = await store.held_count(queue, HELD_MAX + SURPLUS_MAX) - HELD_MAX
+            surplus = await store.held_count(queue, 2 * HELD_MAX) - HELD_MAX
         while not self._is_over():
             page = await store.held(queue, PAGE)
             oldest = [
                 item for number, item in enumerate(page) if number < surplus or item.since <= until
             ]
             for item in oldest:
-                await self._is_given_up(item)
+                await self._drop(item)
             await asyncio.gather(*(store.release(item) for item in oldest))
             surplus -= len(oldest)
             if len(oldest) < PAGE:
                 return
 
-    async def _is_given_up(self, item: HeldMessage) -> None:
+    async def _drop(self, item: HeldMessage) -> None:
         """Give a message up; raises BusUnavailableError or StoreUnavailableError if it stays."""
         message, queues = item.message, self._context.queues
         if message.queue == queues.alerts:
@@ -260,32 +232,15 @@ class HeldMessages:
             why = "takes no notifications: it is full or disabled. Its application's team must act"
             await self._context.rejections.give_up_notification(message.queue, item.order_id, why)
         else:
-            try:
-                await self._context.bus.send([_letter(queues.dead_letters, message)])
-            except TooLargeForQueueError:
-                await self._reject(_delivery(message))
-            except UndeliverableError as error:
-                raise QueueRefusesError(error) from error
-
-
-def _first_id(message: Message) -> str:
-    return message.properties.get(FIRST_ID, message.message_id)
+            letter = dead_letter(queues.dead_letters, message, EXPIRED, "its queue did not take it")
+            await self._send(item, letter)
 
 
 def _delivery(message: Message) -> Delivery:
     """Return a copy as the receiver restores it."""
     return Delivery(
         body=message.body,
-        message_id=_first_id(message),
+        message_id=message.properties[FIRST_ID],
         queue=message.queue,
         properties=message.properties,
     )
-
-
-def _letter(queue: str, message: Message) -> Message:
-    """Return a message as Service Bus would have dead-lettered it, as its sender sent it."""
-    properties = {
-        name: text for name, text in message.properties.items() if name not in {FAILURES, BUG}
-    }
-    first = replace(message, message_id=_first_id(message), properties=properties)
-    return dead_letter(queue, first, EXPIRED, "its queue did not take it")

@@ -316,8 +316,6 @@ class Receiver:
 
     def _poison(self, delivery: Delivery, error: Exception) -> Message:
         properties = bounded(delivery.properties)
-        for name in (FAILURES, BUG):  # a dead letter has its own
-            properties.pop(name, None)
         message = Message(delivery.queue, delivery.message_id, delivery.body, properties=properties)
         return dead_letter(self.dead_letters, message, FAILED, explained(error))
 
@@ -413,21 +411,21 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
 def dead_letter(queue: str, message: Message, reason: str, description: str) -> Message:
     """Return a message as Service Bus would dead-letter it from its queue to ``queue``.
 
-    Only this system may send to that queue, so its source is believed.
+    Only this system may send to that queue, so its source is believed. It counts its own failures.
     """
+    first_id = message.properties.get(FIRST_ID, message.message_id)
+    ours = {
+        FIRST_ID: first_id,
+        SOURCE: message.queue,
+        DEAD_LETTER_REASON: reason,
+        DEAD_LETTER_DESCRIPTION: description,
+    }
+    properties = bounded({**message.properties, **ours})
     return Message(
         queue,
-        f"given-up/{digest_id(message.queue, message.message_id)}",
+        f"given-up/{digest_id(message.queue, first_id)}",
         message.body,
-        properties=bounded(
-            {
-                **message.properties,
-                FIRST_ID: message.message_id,
-                SOURCE: message.queue,
-                DEAD_LETTER_REASON: reason,
-                DEAD_LETTER_DESCRIPTION: description,
-            }
-        ),
+        properties={name: properties[name] for name in properties if name not in {FAILURES, BUG}},
     )
 
 
@@ -444,11 +442,6 @@ def bounded(properties: Mapping[str, object]) -> dict[str, str]:
         if 0 < len(data) <= bytes_max:
             texts[name] = data.decode()
     return texts
-
-
-def is_copy(message: Message) -> bool:
-    """Return whether a message is the copy of one that was put back."""
-    return FIRST_ID in message.properties
 
 
 def why_given_up(properties: Mapping[str, object]) -> str:

@@ -101,17 +101,14 @@ class Rejections:
             except UndeliverableError as error:
                 refusal = error
         is_notified = notice is not None and refusal is None
-        await self.put_aside(rejection, AlertKind.REJECTED, is_expendable=is_notified)
+        await self.put_aside(rejection, is_expendable=is_notified)
         if refusal is not None:
             await self.undeliverable(refusal, order_id, sender.correlation_id)
 
-    async def put_aside(
-        self, rejection: Rejection, kind: AlertKind, *, is_expendable: bool = False
-    ) -> None:
+    async def put_aside(self, rejection: Rejection, *, is_expendable: bool = False) -> None:
         """Keep a message on the rejected queue and inform the operator.
 
-        ``kind`` is that of the alert about a message from inside the system. An expendable message
-        is only counted if the queue is full or disabled.
+        An expendable message is only counted if the queue is full or disabled.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: as ``order``.
@@ -127,7 +124,7 @@ class Rejections:
             is_kept = False
         # 3. Inform the operator.
         if self._is_internal(rejection.source_queue):
-            await self._alert(rejection, kind)
+            await self._alert(rejection)
         else:
             await self._report(rejection, is_kept=is_kept)
 
@@ -167,15 +164,15 @@ class Rejections:
         )
         await self._incidents.report(incident, rejection.order_id or _kept_id(rejection))
 
-    async def _alert(self, rejection: Rejection, kind: AlertKind) -> None:
+    async def _alert(self, rejection: Rejection) -> None:
         """Alert the operator of one message from inside the system."""
-        base = _base_id(rejection)
+        base, is_letter = _base_id(rejection), rejection.reason == Reason.DEAD_LETTERED
         text = (
             f"A message of queue {rejection.source_queue} was put on {self._to.queues.rejected}: "
             f"{quoted(rejection.description)}"
         )
         body = external.AlertMessage(
-            kind=kind.value,
+            kind=(AlertKind.DEAD_LETTERED if is_letter else AlertKind.REJECTED).value,
             at=key_time(self._clock.now()),
             text=text,
             id=f"{base}/alert",
@@ -268,7 +265,7 @@ class Rejections:
             order_id=order_id,
             correlation_id=correlation_id,
         )
-        await self.put_aside(rejection, AlertKind.REJECTED)
+        await self.put_aside(rejection)
 
     async def give_up_notification(self, queue: str, order_id: str, why: str) -> None:
         """Count a notification that its application does not get: one incident for each queue.

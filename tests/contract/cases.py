@@ -133,9 +133,9 @@ def answered(
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
     fault = Fault("out-of-stock", "none left of article 11")
-    by = ByScheduler("scheduler-1")
-    why = fault.message
-    decision = fail(order, order.steps[step], fault, rules, why=why, now=at, decided_by=by)
+    decision = fail(
+        order, order.steps[step], fault, rules, now=at, decided_by=ByScheduler("scheduler-1")
+    )
     return upon(order, decision, at=at)
 
 

@@ -13,7 +13,6 @@ import pytest
 from sas.codec.external import Rejection
 from sas.codec.internal import RequestMessage
 from sas.codec.orders import Salvage
-from sas.domain.messages import AlertKind
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.rejections import Rejections
@@ -147,7 +146,7 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
     assert play(project, plan).violations == []
 
     async def keep(self: Rejections, rejection: Rejection, _sender: Salvage) -> None:
-        await self.put_aside(rejection, AlertKind.REJECTED)
+        await self.put_aside(rejection)
 
     monkeypatch.setattr(Rejections, "order", keep)
     (violation,) = play(project, plan).violations

@@ -531,10 +531,10 @@ async def test_the_error_of_a_failed_attempt_is_kept_and_reported_when_its_step_
     assert (error.epoch, error.attempt, error.kind) == (1, 1, "http-500")
     await system.later(31)
     await system.sweep()
-    sentence = "Last error (http-500): “hotel answered 500: out of memory”"
+    sentence = "Last error: “http-500: hotel answered 500: out of memory”"
     (alert,) = system.alerts()
     (fault,) = [e.data.error for e in system.events() if e.data.error]
-    assert sentence in alert.text
+    assert 'Last error: "http-500: hotel answered 500: out of memory"”' in alert.text
     assert fault.message.endswith(sentence)
     stored = await system.run(system.store.load("O-1"))
     assert stored is not None

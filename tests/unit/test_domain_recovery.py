@@ -320,11 +320,11 @@ def test_a_step_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     assert fault is not None
     assert fault.code == "timed-out"
     assert fault.message == (
-        "no success within CompleteBy, 1 times; its outcome is unknown. Last error (http-500): "
-        "“the hotel answered 500: out of memory”"
+        "no success within CompleteBy, 1 times; its outcome is unknown. Last error: "
+        "“http-500: the hotel answered 500: out of memory”"
     )
     (alert,) = (m.text for m in order.messages if isinstance(m, Alert))
-    assert "Last error (http-500): “the hotel answered 500: out of memory”. Resubmit it" in alert
+    assert 'Last error: "http-500: the hotel answered 500: out of memory"”. Resubmit it' in alert
     (notified_fault,) = (m.fault for m in order.messages if isinstance(m, Notify))
     assert notified_fault == fault
 
@@ -339,7 +339,7 @@ def test_an_undo_that_timed_out_has_the_last_error_of_its_attempts() -> None:
     assert fault is not None
     assert fault.message == (
         "no success to the undo within CompleteBy, 1 times. "
-        "Last error (http-500): “KeyError: 'room'”"
+        "Last error: “http-500: KeyError: 'room'”"
     )
 
 

@@ -122,7 +122,7 @@ async def test_a_full_response_queue_delays_the_rejection_of_an_order_and_nothin
     await system.sweep()
     assert system.notices() == ["rejected"]
     assert len(system.rejected()) == 1
-    assert [alert.kind for alert in system.alerts()] == ["rejected", "undeliverable", "cleared"]
+    assert [alert.kind for alert in system.alerts()] == ["rejected", "undeliverable"]
     assert system.outs() == 0
 
 

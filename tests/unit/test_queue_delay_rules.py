@@ -163,7 +163,7 @@ def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_lat
 def test_a_queue_is_long_if_half_of_what_was_read_waits(waiting: int, is_long: bool) -> None:
     later = T0 + SCHEDULED_MAX + SECOND
     messages = [
-        Seen(message_id=f"m-{n}", enqueued_at=T0 if n < waiting else later, owner=MINE, share=0.1)
+        Seen(message_id=f"m-{n}", enqueued_at=T0 if n < waiting else later, owner=MINE)
         for n in range(10)
     ]
     assert rules.scan_of(messages, None, T0, full=True).is_long is is_long

@@ -39,6 +39,7 @@ async def alerts(system: Kit, workflow: str) -> list[str]:
     [
         RefusedError("no”. Repaired", HOSTILE),
         TransientError(HOSTILE),
+        TransientError("no", kind=HOSTILE),
         HeldError(HOSTILE),
         ValueError(HOSTILE),
     ],

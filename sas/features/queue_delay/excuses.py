@@ -180,7 +180,6 @@ class QueueExcuses:
                 enqueued_at=message.enqueued_at,
                 owner=_owner(message.body),
                 put_back=TIMES in message.properties,
-                share=max(1 / front.SCAN_MAX, message.size / PEEK_BYTES_MAX),
             )
             for message in messages
         ]

@@ -28,12 +28,6 @@ AWAY_MIN = timedelta(minutes=1)
 """A queue that is away for longer is an incident. For a message that waits, a setting says how
 long: functions that start take their time.
 """
-
-LONG_SHARE = 0.5
-"""A queue that cannot be read to its end is long if what waits takes this part of the scan's bounds
-at least. Otherwise something else fills it.
-"""
-
 SENT_WITHIN = timedelta(minutes=1)
 """A request that was recorded is in its queue after this time, by the clocks of both."""
 Owner = tuple[str, int | None, int | None]
@@ -42,16 +36,12 @@ Owner = tuple[str, int | None, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A message that was read in a queue. ``owner`` is None if the message belongs to no order.
-
-    ``share`` is the part of one scan's bounds that it takes, between 0 and 1.
-    """
+    """A message that was read in a queue. ``owner`` is None if the message belongs to no order."""
 
     message_id: str
     enqueued_at: datetime
     owner: Owner | None
     put_back: bool = False
-    share: float = 0.0
 
     def waits(self, now: datetime) -> bool:
         """Return whether a function will receive it soon, and it belongs to an order."""
@@ -67,8 +57,8 @@ class Scan:
     request of a worker that was killed excuses its step until the lock ends, at most half a minute.
     Then it is redelivered.
 
-    ``full`` says that there may be more of them, and ``is_long`` that there are so many that wait:
-    else the scan ended at what does not wait. Of those that wait, the last one that was read has
+    ``full`` says that there may be more, and ``is_long`` that at least half of what was read
+    waits: else something else fills the queue. Of those that wait, the last one that was read has
     waited since ``last_at``. ``put_back`` are the owners of messages that were put back, because
     something else is away. ``away_since`` is set if it could not be read.
     """
@@ -108,7 +98,7 @@ def scan_of(messages: Sequence[Seen], before: Scan | None, now: datetime, *, ful
         put_back=frozenset(each.owner for each in waiting if each.put_back and each.owner),
         ids=ids,
         full=full,
-        is_long=full and sum(message.share for message in waiting) >= LONG_SHARE,
+        is_long=full and 2 * len(waiting) >= len(messages),
         last_at=max((message.enqueued_at for message in visible), default=None),
         moved_at=moved_at,
     )
