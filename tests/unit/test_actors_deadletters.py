@@ -374,8 +374,8 @@ async def test_a_queue_that_refuses_notifications_is_named_once_with_one_advice(
     await dead(system, replace(letter(notification, SHOP), properties=refused))
     (alert,) = system.alerts()
     assert alert.text.startswith(
-        f"Queue {SHOP} refuses notifications: There is no such queue: create it, or correct the "
-        "name. The orders go on;"
+        f"Queue {SHOP} refuses notifications: “There is no such queue: create it, or correct the "
+        "name”. The orders go on;"
     )
 
 
@@ -416,7 +416,7 @@ async def test_the_incident_of_an_application_that_reads_again_ends_after_a_day(
     ("reason", "why"),
     [
         ("MaxDeliveryCountExceeded", "again and again and never completes"),
-        ("not what I ordered", "its application refuses (not what I ordered)"),
+        ("not what I ordered", "its application refuses: “not what I ordered”"),
     ],
 )
 async def test_a_notification_that_an_application_gives_up_names_why(reason: str, why: str) -> None:
