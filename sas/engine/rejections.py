@@ -270,7 +270,7 @@ class Rejections:
     async def give_up_notification(self, queue: str, order_id: str, why: str) -> None:
         """Count a notification that its application does not get: one incident for each queue.
 
-        ``why`` goes on "Queue NAME ", and says what to do.
+        ``why`` goes on "Queue “NAME” ", and says what to do.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: it was not counted; put the message back.
@@ -279,7 +279,7 @@ class Rejections:
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE,
             scope=_scope(queue),
-            text=f"Queue {queue} {why}. {_STATE_MISSED}",
+            text=f"Queue {quoted(queue)} {why}. {_STATE_MISSED}",
             since=now,
             until=now + GIVEN_UP_AGAIN,
         )

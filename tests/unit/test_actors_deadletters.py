@@ -374,7 +374,7 @@ async def test_a_queue_that_refuses_notifications_is_named_once_with_one_advice(
     await dead(system, replace(letter(notification, SHOP), properties=refused))
     (alert,) = system.alerts()
     assert alert.text.startswith(
-        f"Queue {SHOP} refuses notifications: “There is no such queue: create it, or correct the "
+        f"Queue “{SHOP}” refuses notifications: “There is no such queue: create it, or correct the "
         "name”. The orders go on;"
     )
 
@@ -391,7 +391,7 @@ async def test_an_application_that_never_reads_is_one_incident_with_a_count() ->
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
     assert alert.command == "sas status"
-    assert alert.text.startswith(f"Queue {SHOP} is not read: notifications expire in it. ")
+    assert alert.text.startswith(f"Queue “{SHOP}” is not read: notifications expire in it. ")
     assert "sends an order again, unchanged and with a new submission_id" in alert.text
     (incident,) = (await active_incidents(system.store).all()).values()
     assert incident.value is not None
