@@ -125,7 +125,7 @@ async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its
     assert alert.text.startswith(
         "Messages of queue orders are put on orders-rejected (dead-lettered). Read them there, and "
         "inform their sender or repair the cause. The last one: “its function did not handle it, "
-        f'and failed in the end with RuntimeError: "out of luck" ({line})”. It began at '
+        f'and failed in the end with "RuntimeError: "out of luck" ({line})"”. It began at '
     )
     assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
     assert (incident.kind, incident.scope) == ("agent-failing", f"RuntimeError at {line}")
