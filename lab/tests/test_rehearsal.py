@@ -122,7 +122,7 @@ async def test_orders_that_do_not_end_are_explained_by_alerts_and_dead_letters(
     assert lines[0].startswith("no order ends; in the queues: ['operator-alerts: ")
     assert lines[1:] == [
         "    2 x alert: payment fails",
-        "    1 x dead letter: its queue gave it up (Bug: KeyError: 'amount')",
+        "    1 x dead letter: its queue gave it up: “Bug: KeyError: 'amount'”",
     ]
 
 

@@ -52,6 +52,7 @@ from sas.domain.claim import is_out
 from sas.domain.ids import URGENT_SUFFIX, cause_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Details, Direction, Order
+from sas.domain.texts import quoted, shortened
 from sas.engine import receiver
 from sas.engine.context import Context
 from sas.engine.delivery import ORDER_ID, Delivery
@@ -223,7 +224,7 @@ class DeadLetters:
         return Rejection(
             body=delivery.body,
             reason=Reason.DEAD_LETTERED,
-            description=receiver.why_given_up(delivery.properties)[:1000],
+            description=shortened(receiver.why_given_up(delivery.properties), 1000),
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,
             order_id=order_id,
@@ -248,8 +249,9 @@ def _why_unread(queue: str, properties: Mapping[str, object]) -> str:
     reason = properties.get(receiver.DEAD_LETTER_REASON)
     match reason:
         case receiver.REFUSED:
-            why = str(properties.get(receiver.DEAD_LETTER_DESCRIPTION))[:500]
-            return f"refuses notifications: {why.removeprefix(f'queue {queue}: ').rstrip('.')}"
+            why = str(properties.get(receiver.DEAD_LETTER_DESCRIPTION))
+            why = why.removeprefix(f"queue {queue}: ").rstrip(".")
+            return f"refuses notifications: {quoted(why)}"  # the application may have written it
         case "TTLExpiredException":
             return "is not read: notifications expire in it. Its application's team must read it"
         case "MaxDeliveryCountExceeded":
@@ -259,7 +261,7 @@ def _why_unread(queue: str, properties: Mapping[str, object]) -> str:
             )
         case _:
             return (
-                f"has notifications that its application refuses ({str(reason)[:100]}). Its team "
+                f"has notifications that its application refuses: {quoted(str(reason))}. Its team "
                 "must say why"
             )
 

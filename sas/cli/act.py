@@ -23,7 +23,7 @@ from sas.cli.system import LiveSystem
 from sas.config import read_callback_keys, read_payload_codec
 from sas.domain.messages import Verb
 from sas.domain.order import OrderState
-from sas.domain.texts import command
+from sas.domain.texts import command, quoted
 from sas.operate import callbacks, commands, finding, inputs
 from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct
 from sas.operate.errors import UsageError
@@ -198,7 +198,7 @@ def _show_callbacks(order_id: str, step: str | None, *, as_json: bool) -> None:
                 screen.say(callback.line())
                 continue
             undoing = "the undo of " if callback.direction == "undo" else ""
-            note = f": {callback.note}" if callback.note else ""
+            note = f": {quoted(callback.note)}" if callback.note else ""
             until = screen.phrase("until", callback.until)
             screen.sentence(f"{undoing}{callback.step} waits for the callback {until}{note}")
             answer, refuse = (

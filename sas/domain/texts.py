@@ -18,6 +18,8 @@ _INVISIBLE = re.compile(
 """Characters that a screen obeys or does not show: controls of C0 and C1, marks of direction, and
 what Unicode calls default ignorable.
 """
+_MARKS = re.compile("[\u201c-\u201f\u275d\u275e\u2760\u301d-\u301f\uff02\U0001f676-\U0001f678]")
+"""Double quotation marks of Unicode, but for the plain one."""
 
 
 def visible(text: str) -> str:
@@ -57,9 +59,9 @@ def shortened(text: str, length_max: int) -> str:
 def quoted(text: str, length_max: int = QUOTED_LENGTH_MAX) -> str:
     """Return a text of others as a part of our sentence: “between marks”, on one line, cut.
 
-    Marks of the same form within it become plain ones, so that it cannot end its quotation.
+    Marks that look the same within it become plain ones, so that it cannot end its quotation.
     """
-    plain = visible(text).replace("“", '"').replace("”", '"')
+    plain = _MARKS.sub('"', visible(text))
     return f"“{shortened(plain, length_max)}”"
 
 

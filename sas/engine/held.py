@@ -227,7 +227,7 @@ class HeldMessages:
         """Give a message up; raises BusUnavailableError or StoreUnavailableError if it stays."""
         message, queues = item.message, self._context.queues
         if message.queue == queues.alerts:
-            log.error("an alert is given up, because its queue takes none: %r", message.body)
+            log.error("an alert is given up, because its queue takes none: %s", message.message_id)
         elif queues.is_response(message.queue):
             why = "takes no notifications: it is full or disabled. Its application's team must act"
             await self._context.rejections.give_up_notification(message.queue, item.order_id, why)

@@ -74,7 +74,7 @@ from sas.domain.ids import (
 )
 from sas.domain.messages import AlertKind
 from sas.domain.order import AttemptError
-from sas.domain.texts import shortened
+from sas.domain.texts import quoted, shortened
 from sas.engine.delivery import (
     AGAIN,
     BUG,
@@ -128,6 +128,7 @@ LETTER_DELAY_MAX_S = 3600.0
 """Longest pause before a dead letter is handled again that failed. A repair may take days."""
 DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION = "DeadLetterReason", "DeadLetterErrorDescription"
 """The properties in which Service Bus says why it gave a message up."""
+DESCRIPTION_LENGTH_MAX = 700
 PROPERTIES: Mapping[str, int] = {
     **tracing.CARRIED,
     TIMES: 8,
@@ -143,7 +144,7 @@ PROPERTIES: Mapping[str, int] = {
     AGENT_FAILURES: 8,
     BUG: 500,
     DEAD_LETTER_REASON: 100,
-    DEAD_LETTER_DESCRIPTION: 700,
+    DEAD_LETTER_DESCRIPTION: DESCRIPTION_LENGTH_MAX,
 }
 """The properties that this system reads, and the longest value of each, in bytes of UTF-8.
 
@@ -445,13 +446,17 @@ def bounded(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def why_given_up(properties: Mapping[str, object]) -> str:
-    """Return why a queue gave a message up, by the properties of the dead letter."""
+    """Return why a queue gave a message up, by the properties of the dead letter.
+
+    Whoever receives from a queue may have written them.
+    """
     reason = properties.get(DEAD_LETTER_REASON)
     description = properties.get(DEAD_LETTER_DESCRIPTION)
+    why = quoted(str(description), DESCRIPTION_LENGTH_MAX)
     if reason == FAILED:
-        return f"its function did not handle it, and failed in the end with {description}"
+        return f"its function did not handle it, and failed in the end with {why}"
     if reason == REFUSED:
-        return f"its queue refuses it: {description}"
+        return f"its queue refuses it: {why}"
     if reason == "MaxDeliveryCountExceeded":
         return (
             "its function ended each time without an answer or an error: its process was killed, "
@@ -459,8 +464,9 @@ def why_given_up(properties: Mapping[str, object]) -> str:
         )
     if reason == "TTLExpiredException":
         return "nobody received it before it expired"
-    details = f": {description}" if description else ""
-    return f"its queue gave it up ({reason}{details})" if reason else "its queue gave it up"
+    texts = [str(text) for text in (reason, description) if text]
+    why = quoted(": ".join(texts), DESCRIPTION_LENGTH_MAX)
+    return f"its queue gave it up: {why}" if reason else "its queue gave it up"
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:

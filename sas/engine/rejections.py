@@ -182,7 +182,7 @@ class Rejections:
         try:
             await self._external.send([alert(body, self._to)], rejection.order_id or base)
         except UndeliverableError as refused:  # the message itself is kept
-            log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  a traceback adds nothing
+            log.error("no queue takes the alert %s: %s", body.id, refused)  # noqa: TRY400  a traceback adds nothing
 
     async def keep(self, rejection: Rejection) -> None:
         """Keep a message on the rejected queue, without an alert: whole, or as much as fits."""
@@ -248,7 +248,7 @@ class Rejections:
         if message.queue == self._to.queues.rejected:
             raise QueueRefusesError(refused) from refused  # as in _send
         if message.queue == self._to.queues.alerts:
-            log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
+            log.error("no queue takes the alert %s: %s", message.message_id, refused)
             return
         if self._to.queues.is_response(message.queue):
             if len(self._refusing) < REFUSING_MAX:
@@ -270,7 +270,7 @@ class Rejections:
     async def give_up_notification(self, queue: str, order_id: str, why: str) -> None:
         """Count a notification that its application does not get: one incident for each queue.
 
-        ``why`` goes on "Queue NAME ", and says what to do.
+        ``why`` goes on "Queue “NAME” ", and says what to do.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: it was not counted; put the message back.
@@ -279,7 +279,7 @@ class Rejections:
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE,
             scope=_scope(queue),
-            text=f"Queue {queue} {why}. {_STATE_MISSED}",
+            text=f"Queue {quoted(queue)} {why}. {_STATE_MISSED}",
             since=now,
             until=now + GIVEN_UP_AGAIN,
         )

@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass
 from datetime import timedelta
 
+REQUESTED_MAX = timedelta(days=1)
+"""Longest pause that a service may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -19,7 +22,10 @@ class RetryPolicy:
     delay_max: float = 10.0
 
     def delay(self, attempt: int, retry_after: timedelta | None) -> float:
-        """Return the pause after a failed attempt (from 0): at least what the service asked for."""
+        """Return the pause after a failed attempt (from 0): at least what the service asked for.
+
+        An agent may have parsed that time itself, so it may be anything.
+        """
         ceiling = min(self.first_delay * 2.0 ** min(attempt, 60), self.delay_max)
-        requested = retry_after.total_seconds() if retry_after else 0.0
-        return requested + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
+        requested = max(min(retry_after or timedelta(), REQUESTED_MAX), timedelta())
+        return requested.total_seconds() + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret

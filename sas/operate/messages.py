@@ -25,7 +25,7 @@ from sas.codec.strict import Reason
 from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.domain.texts import command
+from sas.domain.texts import command, shortened
 from sas.engine.delivery import BUG
 from sas.engine.receiver import DEAD_LETTER_REASON, FAILED, REFUSED, why_given_up
 from sas.operate import finding
@@ -292,7 +292,7 @@ def _row(letter: Letter, order: OrderRow | None) -> MessageRow:
         since=letter.since,
         source=letter.source,
         kind="scheduled" if message.is_scheduled else "waiting",
-        cause=message.body.decode(errors="replace")[:BODY_CHARACTERS],
+        cause=shortened(message.body.decode(errors="replace"), BODY_CHARACTERS),
         order_id=letter.order_id,
         state=order.process_state if order else None,
         todo="nothing: it waits for its reader",

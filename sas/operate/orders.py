@@ -22,7 +22,7 @@ from sas.domain.ids import parse_key_time
 from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord
 from sas.domain.queues import Queues, lane
-from sas.domain.texts import command
+from sas.domain.texts import command, quoted
 from sas.domain.workflow import Workflows
 from sas.engine.delivery import BUG, DEPLOY_WAIT
 from sas.features.circuit_breaker.guard import breakers
@@ -384,7 +384,8 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
     return QueuedOrder(
         order_id=order_id,
         process_state=OrderState.REJECTED.value,
-        story=f"It was rejected and never began: {part.reason}: {part.description.rstrip('.')}.",
+        story=f"It was rejected and never began: {part.reason}: "
+        f"{quoted(part.description.rstrip('.'))}.",
         waits=Waits(
             awaited="Nothing.",
             todo=f"Correct it and submit it again, or `{command('sas messages resend', part.id)}`.",

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -254,7 +255,8 @@ def _not_runnable(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Probl
     yield Problem(
         kind=kind.value,
         about=f"orders {', '.join(order_ids)}",
-        text=f"Orders wait for a workflow that no instance has: {', '.join(order_ids[:3])}.",
+        text="Orders wait for a workflow that no instance has: "
+        f"{', '.join(map(quoted, order_ids[:3]))}.",
         todo="Deploy it again as it was, beside the other versions. They go on by themselves.",
         needs_you=True,
         since=since,
@@ -275,7 +277,7 @@ def _late(status: SystemStatus, kinds: set[AlertKind]) -> Iterable[Problem]:
     names, order_id = ", ".join(waiting), status.oldest_due_order or ""
     parts = (
         f"messages wait in {names}" * bool(waiting),
-        f"the supervisor has not looked at order {order_id}, which is due" * is_late,
+        f"the supervisor has not looked at order {quoted(order_id)}, which is due" * is_late,
     )
     moments = [*waiting.values(), *([status.oldest_due] if is_late and status.oldest_due else [])]
     if moments:
@@ -328,7 +330,7 @@ def _failed(
     groups: Sequence[FailedAlike], *, kind: str, count: int, what: str, todo: str
 ) -> Problem:
     subject = "1 order is" if count == 1 else f"{count:,} orders are"
-    names = ", ".join(f"{group.count:,} {group.fingerprint}" for group in groups[:3])
+    names = ", ".join(f"{group.count:,} {quoted(group.fingerprint)}" for group in groups[:3])
     more = f" and {len(groups) - 3:,} more" if len(groups) > 3 else ""
     return Problem(
         kind=kind,
@@ -350,10 +352,11 @@ def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         what = "dead letter" if count.dead_lettered else "rejected message"
         subject = f"{total:,} {what} lies" if total == 1 else f"{total:,} {what}s lie"
         newest = "" if total == 1 else "the newest: "
+        cause = quoted(count.cause.rstrip("."))
         yield Problem(
             kind="dead-lettered" if count.dead_lettered else "rejected",
             about=f"queue {count.queue}",
-            text=_ended(f"{subject} in queue {count.queue}: {newest}{count.cause}"),
+            text=_ended(f"{subject} in queue {count.queue}: {newest}{cause}"),
             todo="Repair the cause, then send them again or remove them.",
             needs_you=True,
             since=count.oldest,
@@ -363,8 +366,13 @@ def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         )
 
 
+_FIRST_SENTENCE = re.compile("((?:“[^”]*”|.)*?)(?:[.] (.*))?", re.DOTALL)
+"""The first sentence of a text, and the rest. What is quoted may have sentences of its own."""
+
+
 def _of_incident(incident: ActiveIncident) -> Problem:
-    text, _, todo = incident.text.partition(". ")
+    sentences = _FIRST_SENTENCE.fullmatch(incident.text)
+    text, todo = sentences.groups("") if sentences else (incident.text, "")
     return Problem(
         kind=incident.kind.value,
         about=incident.scope,

@@ -29,6 +29,7 @@ import msgspec
 
 from sas.adapters.remote import HttpService
 from sas.codec.results import encode_result
+from sas.domain.texts import shortened
 from sas.ports import (
     AgentCall,
     AwaitCallback,
@@ -632,8 +633,7 @@ def _shown(error: Exception) -> str:
 
 
 def _told(answer: HttpAnswer) -> str:
-    text = answer.body.decode()
-    return f"{answer.status} {text if len(text) <= 200 else text[:200] + '…'}".rstrip()
+    return f"{answer.status} {shortened(answer.body.decode(), 200)}".rstrip()
 
 
 def _leaves(value: Any) -> set[str]:

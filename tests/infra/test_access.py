@@ -170,6 +170,16 @@ def test_principals_that_are_given_twice_are_refused_by_the_template_too() -> No
     assert "@minValue(0)\n@maxValue(0)\nparam principalsGivenTwice int" in ACCESS
 
 
+def test_the_identity_that_deploys_from_github_has_the_rights_of_an_operator() -> None:
+    """It sends an order after a deployment, and stores exports of all rows every night."""
+    operators = re.search(r"var operators = filter\(\[\n(.+?)\n\]", ACCESS, re.DOTALL)
+    assert operators is not None
+    assert re.findall(r"name: '(\w+)', id: (\w+)", operators[1]) == [
+        ("operator", "operatorPrincipalId"),
+        ("deployer", "deployerPrincipalId"),
+    ]
+
+
 def test_a_deployment_makes_its_author_no_operator() -> None:
     parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
     assert parameters["operatorPrincipalId"]["value"] == "${SAS_OPERATOR_PRINCIPAL_ID=}"

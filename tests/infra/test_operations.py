@@ -58,6 +58,12 @@ def test_queries_read_what_the_code_emits_and_alerts_read_queries_that_are_there
         assert set(named) <= set(queries), path.name
 
 
+def test_what_an_application_named_is_marked_in_the_workbook() -> None:
+    for path in (INFRA / "kql").glob("*.kql"):
+        if "sas.order_id" in (text := path.read_text()):
+            assert "strcat('“', Order, '”')" in text, path.name
+
+
 def test_comments_on_how_often_things_run_agree_with_the_schedules() -> None:
     """With a window of a day, the alert of a late purge stayed on for a day after the repair."""
     assert "param purgeSchedule string = '0 5/10 * * * *'" in MAIN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,55 @@ def test_a_plan_is_shown_where_nobody_approves_and_the_deployment_waits_for_it()
     assert place(steps, "--preview") < place(steps, "actions/upload-artifact")
     # Without `shell: bash` the exit code of azd is lost in the pipe.
     assert STAGE["plan"]["steps"][place(steps, "--preview")]["shell"] == "bash"
+
+
+@pytest.mark.parametrize(
+    ("run", "event", "branch", "is_deployed"),
+    [
+        ("1", "workflow_dispatch", "main", True),
+        ("1", "workflow_dispatch", "v1.0.0", True),
+        ("1", "workflow_dispatch", "feature", False),
+        ("1", "workflow_dispatch", "v1-feature", False),  # a branch, no tag
+        ("1", "pull_request", "main", False),  # it merges what others wrote
+        ("1/../2", "workflow_dispatch", "main", False),
+        ("1", "", "", False),
+    ],
+)
+def test_a_rollback_deploys_no_package_of_a_branch_that_may_not_deploy(
+    tmp_path: Path, run: str, event: str, branch: str, *, is_deployed: bool
+) -> None:
+    steps = runs(STAGE["deploy"])
+    step = STAGE["deploy"]["steps"][place(steps, "actions/runs/$RUN")]
+    assert steps[0] == "actions/checkout"
+    assert place(steps, "actions/runs/$RUN") < place(steps, "download-artifact")
+    assert step["if"] == "inputs.run != ''"
+
+    bash, git_path = shutil.which("bash"), shutil.which("git")
+    assert bash is not None
+    assert git_path is not None
+
+    def git(*words: str) -> str:
+        identity = (git_path, "-c", "user.name=a", "-c", "user.email=a@example.com")
+        return subprocess.check_output([*identity, *words], cwd=tmp_path, text=True).strip()
+
+    git("init", "--initial-branch=main")
+    commits: dict[str, str] = {}
+    for name in ("main", "feature", "v1-feature", "v1.0.0"):
+        git("checkout", "-B", "work", *(["main"] if commits else []))
+        git("commit", "--allow-empty", "--message", name)
+        commits[name] = git("rev-parse", "HEAD")
+        git(*(("tag", name) if name == "v1.0.0" else ("branch", "--force", name)))
+    git("update-ref", "refs/remotes/origin/main", "main")
+    gh = tmp_path / "gh"
+    gh.write_text(f"#!/bin/sh\necho '{event} {commits.get(branch, '')}'\n")
+    gh.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "RUN": run,
+        "GITHUB_REPOSITORY": "o/r",
+    }
+    code = subprocess.call([bash, "-e", "-c", step["run"]], cwd=tmp_path, env=environment)
+    assert (code == 0) == is_deployed
 
 
 def test_drift_is_mended_and_a_rollback_changes_no_infrastructure() -> None:

@@ -131,6 +131,21 @@ async def test_delays_grow_up_to_their_bound_and_never_overflow() -> None:
     assert policy.delay(0, timedelta(seconds=30)) >= 30
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "pause_s"),
+    [(timedelta.max, 86_400.0), (timedelta.min, 0.0), (timedelta(days=-1), 0.0)],
+)
+async def test_a_retry_after_that_an_agent_parsed_itself_may_be_anything(
+    retry_after: timedelta, pause_s: float
+) -> None:
+    assert 0 <= RetryPolicy(0.2, 1.0).delay(0, retry_after) - pause_s <= 0.2
+    system = kit()
+    system.agents["stock"].then(TransientError("busy", retry_after))
+    await system.submit()
+    await system.drain()  # no error leaves the agent: its message would become a dead letter
+    assert system.state("O-1") in {"Processing", "Processed"}
+
+
 async def test_a_retry_after_beyond_complete_by_is_silence_at_once() -> None:
     system, message = await requested()
     system.agents["stock"].then(TransientError("429", timedelta(seconds=60)))

@@ -125,7 +125,7 @@ async def test_a_message_that_its_function_cannot_handle_names_the_error_and_its
     assert alert.text.startswith(
         "Messages of queue orders are put on orders-rejected (dead-lettered). Read them there, and "
         "inform their sender or repair the cause. The last one: “its function did not handle it, "
-        f'and failed in the end with RuntimeError: "out of luck" ({line})”. It began at '
+        f'and failed in the end with "RuntimeError: "out of luck" ({line})"”. It began at '
     )
     assert (alert.kind, alert.scope) == ("rejected", "queue orders, reason dead-lettered")
     assert (incident.kind, incident.scope) == ("agent-failing", f"RuntimeError at {line}")
@@ -374,8 +374,8 @@ async def test_a_queue_that_refuses_notifications_is_named_once_with_one_advice(
     await dead(system, replace(letter(notification, SHOP), properties=refused))
     (alert,) = system.alerts()
     assert alert.text.startswith(
-        f"Queue {SHOP} refuses notifications: There is no such queue: create it, or correct the "
-        "name. The orders go on;"
+        f"Queue “{SHOP}” refuses notifications: “There is no such queue: create it, or correct the "
+        "name”. The orders go on;"
     )
 
 
@@ -391,7 +391,7 @@ async def test_an_application_that_never_reads_is_one_incident_with_a_count() ->
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
     assert alert.command == "sas status"
-    assert alert.text.startswith(f"Queue {SHOP} is not read: notifications expire in it. ")
+    assert alert.text.startswith(f"Queue “{SHOP}” is not read: notifications expire in it. ")
     assert "sends an order again, unchanged and with a new submission_id" in alert.text
     (incident,) = (await active_incidents(system.store).all()).values()
     assert incident.value is not None
@@ -416,7 +416,7 @@ async def test_the_incident_of_an_application_that_reads_again_ends_after_a_day(
     ("reason", "why"),
     [
         ("MaxDeliveryCountExceeded", "again and again and never completes"),
-        ("not what I ordered", "its application refuses (not what I ordered)"),
+        ("not what I ordered", "its application refuses: “not what I ordered”"),
     ],
 )
 async def test_a_notification_that_an_application_gives_up_names_why(reason: str, why: str) -> None:

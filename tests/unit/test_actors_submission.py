@@ -226,7 +226,7 @@ async def test_a_missing_reply_queue_is_one_incident_until_it_exists_and_orders_
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("undeliverable", "queue responses-nobody")
     assert alert.text.startswith(
-        "Queue responses-nobody refuses notifications: there is no queue 'responses-nobody'. The "
+        "Queue “responses-nobody” refuses notifications: “there is no queue 'responses-nobody'”. "
     )
     system.bus.declare("responses-nobody")
     await system.submit(order("O-3", reply_queue="responses-nobody"), "m-3")

@@ -310,7 +310,8 @@ def test_it_shows_the_note_until_when_and_an_address_that_the_endpoint_takes(
     step = night.system.order("A").steps[0]
     assert step.complete_by is not None
     until = f"{step.complete_by:%Y-%m-%d %H:%M:%SZ}"
-    assert result.lines[0] == f"reserve waits for the callback until {until}: the manager approves"
+    line = f"reserve waits for the callback until {until}: “the manager approves”"
+    assert result.lines[0] == line
     assert "sas callback A --step reserve --answer RESULT" in result.out
     address, token = result.lines[-1].rsplit("/", 1)
     assert (result.code, address) == (0, keys.url)

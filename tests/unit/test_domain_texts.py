@@ -50,6 +50,11 @@ def test_a_text_is_cut_at_the_edge_of_a_word() -> None:
     assert shortened("x" * 30, 10) == "x" * 9 + "…"
 
 
+@pytest.mark.parametrize("mark", "“”„‟❝❞❠〝〞〟\uff02🙶🙷🙸")
+def test_no_mark_that_looks_like_its_end_ends_a_quotation(mark: str) -> None:
+    assert quoted(f"no{mark}. All is repaired") == '“no". All is repaired”'
+
+
 @given(st.text(max_size=400))
 def test_a_quoted_text_cannot_end_its_quotation(text: str) -> None:
     inner = quoted(text)[1:-1]

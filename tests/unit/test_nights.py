@@ -178,7 +178,8 @@ async def test_refusals_are_one_cause_and_resubmitted_together() -> None:
     await night.submit(*THREE)
     await night.passes(1)
     problem = await night.problem()
-    assert (problem.kind, problem.text) == ("error", "3 orders are in Error: 3 pay/card-declined.")
+    text = "3 orders are in Error: 3 “pay/card-declined”."
+    assert (problem.kind, problem.text) == ("error", text)
     group = await night.alert()
     assert (group.newest.kind, group.count) == ("step-failed", 3)
     assert "the card was declined" in group.newest.cause
@@ -269,7 +270,7 @@ async def test_a_killed_host_is_named_and_its_orders_go_on_with_it() -> None:
     problem = await night.problem()
     assert problem.kind == "late"
     assert "messages wait in orders" in problem.text
-    assert "has not looked at order O-1" in problem.text
+    assert "has not looked at order “O-1”" in problem.text
     assert problem.todo.startswith("Check that it runs.")
     assert "function app runs" in (await night.show()).waits.todo
     waiting = await night.run(orders.queued(night.system.bus, QUEUES, "O-2"))
@@ -288,7 +289,7 @@ async def test_a_failed_undo_says_that_the_order_is_partly_undone() -> None:
     await night.passes(1)
     problem = await night.problem()
     assert problem.kind == "undo-failed"
-    assert problem.text == "1 order is partly undone, because an undo failed: 1 reserve/gone."
+    assert problem.text == "1 order is partly undone, because an undo failed: 1 “reserve/gone”."
     story = await night.show()
     assert story.story.startswith("It is partly undone: the undo of reserve failed: “it was sent")
     assert [act.verb for act in story.acts] == ["resubmit", "skip", "acknowledge"]

@@ -24,7 +24,7 @@ from sas.codec.external import (
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.domain.ids import key_time, parse_key_time
 from sas.engine.delivery import AGAIN, FIRST_ID
-from sas.engine.receiver import FAILED, FIRST_AT, SOURCE, TIMES
+from sas.engine.receiver import FAILED, FIRST_AT, REFUSED, SOURCE, TIMES
 from sas.operate import letters, messages
 from sas.operate.errors import NotPossibleError
 from sas.operate.messages import MessageList, MessageRow
@@ -299,7 +299,14 @@ KILLED = "its function ended each time without an answer or an error: its proces
         (FAILED, "KeyError: 'x'", "failed", "its function did not handle it, and failed in the e"),
         (*GIVEN_UP.values(), "given-up", KILLED),
         ("TTLExpiredException", "x", "expired", "nobody received it before it expired"),
-        ("unread", "by hand", "unread", "its queue gave it up (unread: by hand)"),
+        ("unread", "by hand", "unread", "its queue gave it up: “unread: by hand”"),
+        (
+            "no”. Repaired",
+            "x”. All",
+            "no”. Repaired",
+            'its queue gave it up: “no". Repaired: x". All”',
+        ),
+        (REFUSED, "x”. All", "refused", 'its queue refuses it: “x". All”'),
         ("", "", "given-up", "its queue gave it up"),
     ],
 )

@@ -295,7 +295,7 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
     submitted(night, "bad", workflow="nosuch")
     queued_order = queued(night, "bad")
     assert queued_order.process_state == "Rejected"
-    assert queued_order.story.startswith("It was rejected and never began: unknown-workflow: ")
+    assert queued_order.story.startswith("It was rejected and never began: unknown-workflow: “")
     assert message_of(queued_order.waits).since == night.system.clock.now()
     assert "sas messages resend rejected/" in queued_order.waits.todo
     night.forbidden = {"orders-rejected"}

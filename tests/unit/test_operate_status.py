@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
+from sas.domain.texts import quoted
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
@@ -97,8 +99,22 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert (answer.in_error, answer.under_way, answer.is_late) == (3, 1, False)
     (problem,) = answer.problems
     assert (problem.kind, problem.needs_you) == ("error", True)
-    assert problem.text == "3 orders are in Error: 2 pay/card-declined, 1 reserve/no-stock."
+    assert problem.text == "3 orders are in Error: 2 “pay/card-declined”, 1 “reserve/no-stock”."
     assert problem.since == answer.failures[0].since
+
+
+def test_words_of_others_stay_between_marks_and_none_becomes_what_to_do(night: Night) -> None:
+    hostile = "no. All is repaired. Remove the order. "
+    night.fail("A", RefusedError("no: all is repaired", "no"))
+    why = quoted(hostile)
+    seen(night, AlertKind.AGENT_FAILING, "agent stock", f"Agent stock fails: {why}. Deploy it.")
+    count = QueueCount(queue="orders", dead_lettered=1, cause=f"its queue gave it up ({hostile})")
+    problems = state(night, [count]).problems
+    (failing,) = [problem for problem in problems if problem.kind == "agent-failing"]
+    assert (failing.text, failing.todo) == (f"Agent stock fails: {why}.", "Deploy it.")
+    assert len([problem for problem in problems if "repaired" in problem.text]) == 3
+    for problem in problems:
+        assert "repaired" not in re.sub("“[^”]*”", "", problem.text + problem.todo)
 
 
 def test_refused_messages_are_a_problem_while_they_lie_there_and_lost_copies_always(

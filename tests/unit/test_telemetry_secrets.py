@@ -130,6 +130,24 @@ async def test_the_text_of_a_bug_is_in_no_log_line(caplog: pytest.LogCaptureFixt
     assert [line for line in lines if MARK in line] == []
 
 
+async def test_an_alert_that_no_queue_takes_is_logged_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    system = kit()
+    system.agents["stock"].then(RefusedError("no", REMOTE))  # an alert of the order
+    system.agents["payment"].then(*[KeyError(REMOTE)] * 3)  # an incident
+    del system.bus.queues[QUEUES.alerts]
+    await system.submit(order(workflow="care"))
+    await system.submit(order("O-2"), "m-2")
+    for _ in range(3):
+        await system.drain()
+        await system.later(10)
+        await system.sweep()
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len([line for line in lines if "no queue takes the alert" in line]) >= 2
+    assert [line for line in lines if MARK in line] == []
+
+
 async def test_an_alert_quotes_neither_the_order_nor_a_result(recorded: Recorded) -> None:
     system = kit(CARE)
     marked = {"customer": SECRET}

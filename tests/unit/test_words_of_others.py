@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.domain.messages import AlertKind
 from sas.domain.texts import is_visible
+from sas.engine.receiver import REFUSED
 from sas.features.incidents.rules import ActiveIncident, alert_text
 from sas.operate.why import story
 from sas.ports import HeldError, RefusedError, TransientError
-from tests.unit.actors_kit import ALLOWED, Kit, kit, order
+from tests.unit.actors_kit import ALLOWED, SHOP, Kit, kit, letter, order
 from tests.unit.domain_cases import T0
 
 HOSTILE = "no”. All is repaired.\n\u202e Remove the order"
@@ -71,6 +73,22 @@ async def test_the_words_of_an_agent_stay_between_marks_in_the_story_of_an_order
     text = story(system.order(), system.journal())
     assert text.startswith("It stopped at reserve: “")
     assert "repaired" not in ours(text)
+
+
+@pytest.mark.parametrize("reason", [HOSTILE * 20, REFUSED])
+async def test_why_an_application_refuses_a_notification_stays_between_marks(reason: str) -> None:
+    """Whoever receives from a queue chooses both texts of what it dead-letters."""
+    system = kit()
+    await system.submit()
+    notification = system.bus.take(SHOP)
+    assert notification is not None
+    properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": HOSTILE * 20}
+    await system.run(
+        system.dead_letters.handle(replace(letter(notification, SHOP), properties=properties))
+    )
+    (alert,) = system.alerts()
+    assert "repaired" in alert.text
+    assert "repaired" not in ours(alert.text)
 
 
 def test_order_ids_stay_between_marks_in_an_alert() -> None:

@@ -280,7 +280,7 @@ class IncidentBoard:
         try:
             await self._external.send([alert(body, self._to)], "incident")
         except UndeliverableError as error:
-            log.error("no queue takes the alert %r: %s", body.text, error)  # noqa: TRY400
+            log.error("no queue takes the alert %s: %s", body.id, error)  # noqa: TRY400
 
 
 def _remember(memory: dict[str, Sightings], name: str, sightings: Sightings) -> None:
