@@ -352,6 +352,7 @@ def _line(row: MessageRow) -> str:
 
 def _show_row(row: MessageRow) -> None:
     command = f"`{row.command}`" if row.command else ""
+    body = (row.body or "").expandtabs(4).replace("\r\n", "\n").split("\n")
     screen.facts(
         (
             ("message", row.message_id + (f", {row.parts} parts" if row.parts > 1 else "")),
@@ -363,7 +364,7 @@ def _show_row(row: MessageRow) -> None:
             ("now", row.over),
             ("resend", row.fate),
             ("do", "; ".join(filter(None, (row.todo, command)))),
-            ("body", row.body or ""),
+            *(("" if number else "body", line) for number, line in enumerate(body)),
         )
     )
 
