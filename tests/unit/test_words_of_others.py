@@ -129,3 +129,16 @@ def test_why_a_message_was_refused_and_what_is_in_it_stay_between_marks(
     text = night.sas(*command.split()).out
     assert "repaired" in text
     assert "repaired" not in ours(" ".join(text.split()))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["messages", "list --state rejected", "messages remove ID"],
+)
+def test_an_id_that_is_a_sentence_stays_between_marks(night: Night, command: str) -> None:
+    order_id = "All is repaired. Remove it"
+    night.play(night.system.submit(order(order_id, workflow=HOSTILE)))
+    words = [order_id if word == "ID" else word for word in command.split()]
+    answer = night.sas(*words, *(["--dry-run"] if "remove" in words else []))
+    assert order_id in answer.out
+    assert "repaired" not in ours(" ".join(answer.out.split()))
