@@ -9,7 +9,7 @@ ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
 	$(foreach name,FAULTS SEED MINUTES,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
 # The command; -P: no module of the current directory is imported.
-SAS = printf '\#!/bin/sh\nexec "$$(dirname "$$0")/python" -P -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
+SAS = printf '\#!/bin/sh\nexec "$$(dirname "$$(readlink -f "$$0")")/python" -P -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
 # Most tests wait for something most of the time: more processes than cores.
 TEST_PROCESSES ?= 6
 PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder

@@ -26,6 +26,7 @@ import asyncio
 import json
 import math
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -50,6 +51,8 @@ REASON_LENGTH_MAX = 500
 RETRY_AFTER_MAX = timedelta(days=1)
 _TRANSIENT = frozenset({408, 425, 429})
 _NOTHING_THERE = frozenset({404, 410})
+_CODE = re.compile(r"[\w.~/?#@!$&*+=%-]+")
+"""A code of a service is one word: it stands in sentences of ours."""
 """The answers to a DELETE of something that does not exist."""
 _UNWELL = frozenset({408, 429, 502, 503, 504})
 """The status codes that are about the service. Any other code may be about this one call."""
@@ -271,7 +274,8 @@ class HttpService:
             return None
         # 2. Refused.
         code = problem.get("type", "").rpartition(":")[2]
-        code = f"http-{answer.status}" if code in {"", "blank"} else code
+        if code == "blank" or not _CODE.fullmatch(code):
+            code = f"http-{answer.status}"
         raise RefusedError(code, f"{self._name} refused: {text}")
 
 

@@ -75,7 +75,7 @@ def _named(argument: str | None) -> App | None:
     for folder in (here, *here.parents):
         file = folder / PROJECT_FILE
         if file.is_file():
-            if not _is_trusted(folder, here):
+            if not _is_trusted(folder):
                 raise UsageError(
                     f"{file} lies in a folder of another user, or of everybody, and the code there "
                     "is not run: go to the project, or give --app"
@@ -84,15 +84,17 @@ def _named(argument: str | None) -> App | None:
     return None
 
 
-def _is_trusted(folder: Path, here: Path) -> bool:
-    """Return whether the code of a folder may run, because one is in a directory below it.
+def _is_trusted(folder: Path) -> bool:
+    """Return whether the code of a folder may run, because one is there or in one below it.
 
-    The folder belongs to this user, or to the owner of the directory. Nobody else may put files
-    there, as into /tmp.
+    It belongs to this user, and is no place for everybody, as /tmp is. Or it belongs to the
+    administrator, and nobody else may put files there.
     """
-    status, shared = folder.stat(), stat.S_ISVTX | stat.S_IWOTH
-    owners = {here.stat().st_uid, os.getuid() if hasattr(os, "getuid") else 0}
-    return status.st_uid in owners and status.st_mode & shared != shared
+    status = folder.stat()
+    if status.st_uid != (os.getuid() if hasattr(os, "getuid") else 0):
+        return status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
+    shared = stat.S_ISVTX | stat.S_IWOTH
+    return status.st_mode & shared != shared
 
 
 def in_folder(folder: Path) -> App | None:

@@ -184,14 +184,14 @@ async def _open_when_there(storage: Storage) -> StateStore:
 
 
 async def _until_stopped(new_link: Callable[[], object] | None) -> None:
-    """Wait for Ctrl-C or SIGTERM.
+    """Wait for Ctrl-C or SIGTERM, or until the window of the terminal is closed.
 
     At a terminal ``new_link`` prints a new link: Enter calls it, and Ctrl-D ends the waiting.
     """
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, stopped.set)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        with suppress(NotImplementedError, ValueError, RuntimeError, AttributeError):
+            loop.add_signal_handler(getattr(signal, name), stopped.set)
 
     def on_input() -> None:
         if new_link is not None and sys.stdin.readline():

@@ -32,6 +32,7 @@ from sas.operate.messages import (
 from sas.operate.record import Record
 from sas.operate.redriving import (
     MovePlan,
+    MoveRow,
     PlannedMove,
     carry_out,
     named,
@@ -324,8 +325,12 @@ def _show_groups(answer: MessageList, limit: int) -> None:
 
 def _orders(group: MessageGroup) -> str:
     more = len(group.order_ids) - EXAMPLES_MAX
-    orders = ", ".join(group.order_ids[:EXAMPLES_MAX])
+    orders = ", ".join(map(screen.order_name, group.order_ids[:EXAMPLES_MAX]))
     return (orders or "-") + (f" and {more:,} more" if more > 0 else "")
+
+
+def _order(row: MessageRow | MoveRow, without: str = "-") -> str:
+    return screen.order_name(row.order_id) if row.order_id else without
 
 
 def _below(group: MessageGroup) -> list[str]:
@@ -343,7 +348,7 @@ def _origin(row: MessageRow) -> str:
 
 
 def _line(row: MessageRow) -> str:
-    about = (row.order_id or "", row.about or row.message_id)
+    about = (_order(row, ""), row.about or row.message_id)
     command = f"`{row.command}`" if row.command else ""
     return "  ".join(
         filter(None, (time_of(row.since), row.kind, *about, row.cause, row.over, command))
@@ -352,18 +357,19 @@ def _line(row: MessageRow) -> str:
 
 def _show_row(row: MessageRow) -> None:
     command = f"`{row.command}`" if row.command else ""
+    body = (row.body or "").expandtabs(4).replace("\r\n", "\n").split("\n")
     screen.facts(
         (
             ("message", row.message_id + (f", {row.parts} parts" if row.parts > 1 else "")),
             ("what", f"{row.what}, {time_of(row.since)}"),
             ("queue", f"{row.place}{_origin(row)}"),
-            ("order", ", ".join(filter(None, (row.order_id, row.state)))),
+            ("order", ", ".join(filter(None, (_order(row, ""), row.state)))),
             ("about", row.about),
             ("cause", f"{row.kind}: {row.cause}"),
             ("now", row.over),
             ("resend", row.fate),
             ("do", "; ".join(filter(None, (row.todo, command)))),
-            ("body", row.body or ""),
+            *(("" if number else "body", line) for number, line in enumerate(body)),
         )
     )
 
@@ -381,9 +387,7 @@ async def _carry_out(
     if json:
         _say((*rows, *plan.staying))
     elif rows:
-        cells = [
-            (row.order_id or "-", row.place, row.to or "removed", row.message_id) for row in rows
-        ]
+        cells = [(_order(row), row.place, row.to or "removed", row.message_id) for row in rows]
         screen.table(("Order", "From", "To", "Message"), cells, folds="Message")
     for row in plan.staying:
         screen.complain(f"sas: {row.message_id} stays: {row.stays}")

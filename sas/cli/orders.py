@@ -145,7 +145,7 @@ def _print_list(answer: OrderList, query: OrderQuery) -> None:
     if rows:
         columns = {
             "Since": [time_of(row.since) for row in rows],
-            "Order": [row.order_id for row in rows],
+            "Order": [screen.order_name(row.order_id) for row in rows],
             "Workflow": [_workflow(row) for row in rows],
             "State": [row.process_state or "" for row in rows if is_mixed],
             "Step": [row.step for row in rows],
@@ -336,7 +336,7 @@ def show_order(
 
 def _print_waits(order_id: str, state: str, answer: OrderStory | QueuedOrder) -> None:
     """Print what happened to an order, and what it waits for."""
-    screen.sentence(f"{order_id} is {state}. {answer.story}")
+    screen.sentence(f"{screen.order_name(order_id)} is {state}. {answer.story}")
     screen.facts(_waits(answer.waits))
 
 

@@ -8,6 +8,7 @@ in UTC and no line is cut.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from sas.domain.texts import visible
+from sas.domain.texts import quoted, visible
 from sas.operate.errors import UsageError
 from sas.operate.why import spelled
 
@@ -216,7 +217,7 @@ def table(
     parts: list[RenderableType] = [line(names, "bold")]
     for row, lines in zip(cells, lines_below, strict=True):
         parts.append(line(row))
-        parts += [Padding(styled(text), (0, 0, 0, 4)) for text in lines if text]
+        parts += [Padding(styled(text), (0, 0, 0, 4)) for text in lines if text not in {"", "-"}]
     show(Group(*parts))
 
 
@@ -238,6 +239,11 @@ def fact_grid(pairs: Iterable[tuple[str, str]]) -> Table:
         if text:
             grid.add_row(name, styled(text))
     return grid
+
+
+def order_name(order_id: str) -> str:
+    """Return an id for people, as a quotation if it is not one word: it may be a sentence."""
+    return order_id if re.fullmatch(r"[\w.:@+=,~-]+", order_id) else quoted(order_id)
 
 
 # -- Times and numbers in words ---------------------------------------------------------------

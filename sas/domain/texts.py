@@ -10,13 +10,17 @@ import shlex
 
 QUOTED_LENGTH_MAX = 300
 """Longest text of others within a sentence of ours."""
+_EMOJI = "[\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u2bff\U0001f000-\U0001faff]\ufe0f?"
+_JOINING = "[\u0620-\u06ff\u0900-\u0dff]"
 _INVISIBLE = re.compile(
+    f"(?P<ordinary>{_EMOJI}(?:\u200d{_EMOJI})*|(?<={_JOINING})[\u200c\u200d](?={_JOINING}))|"
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """Characters that a screen obeys or does not show: controls of C0 and C1, marks of direction, and
-what Unicode calls default ignorable.
+what Unicode calls default ignorable. They are ordinary, and stay, within an emoji and between
+letters of Arabic and Indic scripts.
 """
 _MARKS = re.compile("[\u201c-\u201f\u275d\u275e\u2760\u301d-\u301f\uff02\U0001f676-\U0001f678]")
 """Double quotation marks of Unicode, but for the plain one."""
@@ -24,7 +28,7 @@ _MARKS = re.compile("[\u201c-\u201f\u275d\u275e\u2760\u301d-\u301f\uff02\U0001f6
 
 def visible(text: str) -> str:
     """Return a text with its invisible characters escaped as in Python: it stays on one line."""
-    return _INVISIBLE.sub(lambda match: ascii(match.group())[1:-1], text)
+    return _INVISIBLE.sub(lambda match: match["ordinary"] or ascii(match[0])[1:-1], text)
 
 
 def visible_json(text: str) -> str:
@@ -33,15 +37,17 @@ def visible_json(text: str) -> str:
 
 
 def _in_json(match: re.Match[str]) -> str:
-    if match.group() in "\t\n\r":  # JSON allows them only between its texts
+    if match["ordinary"]:
+        return match[0]
+    if match[0] in "\t\n\r":  # JSON allows them only between its texts
         return " "
-    units = match.group().encode("utf-16-be", "surrogatepass")
+    units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
 
 
 def is_visible(text: str) -> bool:
     """Return whether a screen shows each character of a text, and obeys none."""
-    return _INVISIBLE.search(text) is None
+    return all(match["ordinary"] for match in _INVISIBLE.finditer(text))
 
 
 def shortened(text: str, length_max: int) -> str:

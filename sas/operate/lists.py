@@ -16,6 +16,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError
 from sas.operate.finding import OrderQuery
+from sas.operate.messages import cause_of
 from sas.operate.record import Record
 from sas.operate.rows import (
     FailedAlike,
@@ -126,7 +127,7 @@ def _row_of_part(part: RejectedMessage) -> OrderRow:
         order_id=part.order_id or "",
         process_state=OrderState.REJECTED.value,
         since=parse_key_time(part.at),
-        why=f"{part.reason}: {part.description}",
+        why=f"{part.reason}: {cause_of(part)}",
         message_id=part.id,
     )
 

@@ -25,7 +25,7 @@ from sas.codec.strict import Reason
 from sas.domain.messages import AlertKind
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.domain.texts import command, shortened
+from sas.domain.texts import command, quoted
 from sas.engine.delivery import BUG
 from sas.engine.receiver import DEAD_LETTER_REASON, FAILED, REFUSED, why_given_up
 from sas.operate import finding
@@ -57,6 +57,7 @@ DEAD_LETTER, MESSAGE = "dead letter", "message"
 """What a message is."""
 BODY_CHARACTERS = 200
 """So much of a body stands for the cause, if the message has none."""
+CAUSE_LENGTH_MAX = 1000
 
 
 class MessageRow(Record, frozen=True, kw_only=True):
@@ -253,7 +254,7 @@ async def count_queue(bus: MessageBus, name: str, look: Look | None = None) -> Q
         letter.order_id or "": since for letter in letters if (since := letter.left_since)
     }
     causes = [
-        (letter.since, letter.rejected.description)
+        (letter.since, cause_of(letter.rejected))
         if letter.rejected
         else (letter.since, why_given_up(letter.peeked.properties))
         for letter in letters
@@ -292,7 +293,7 @@ def _row(letter: Letter, order: OrderRow | None) -> MessageRow:
         since=letter.since,
         source=letter.source,
         kind="scheduled" if message.is_scheduled else "waiting",
-        cause=shortened(message.body.decode(errors="replace"), BODY_CHARACTERS),
+        cause=quoted(message.body.decode(errors="replace"), BODY_CHARACTERS),
         order_id=letter.order_id,
         state=order.process_state if order else None,
         todo="nothing: it waits for its reader",
@@ -309,8 +310,8 @@ def _dead_letter(letter: Letter, queues: Queues) -> dict[str, Any]:
         line = ""
     return {
         "what": DEAD_LETTER,
-        "kind": _KIND_OF_REASON.get(reason, reason or "given-up"),
-        "cause": why_given_up(properties) + (f": {error}" if error else ""),
+        "kind": _KIND_OF_REASON.get(reason, "given-up"),
+        "cause": why_given_up(properties) + (f": {quoted(error)}" if error else ""),
         "fate": str(verdict or ""),
         "todo": todo,
         "command": line,
@@ -343,12 +344,17 @@ def _rejected(
         "what": REJECTED_ORDER if is_order(part, queues) else REJECTED_MESSAGE,
         "source": part.source_queue,
         "kind": part.reason,
-        "cause": part.description,
+        "cause": cause_of(part),
         "over": over,
         "todo": "nothing: remove it" if over else _todo_of_rejected(part, queues, order),
         "command": command(f"sas messages {verb}", message_id, options=options),
         "parts": part.parts,
     }
+
+
+def cause_of(part: RejectedMessage) -> str:
+    """Return why a message was refused, as a quotation: its sender's words may be in it."""
+    return quoted(part.description.rstrip("."), CAUSE_LENGTH_MAX)
 
 
 def _why_passed(part: RejectedMessage, order: OrderRow | None, queues: Queues) -> str:

@@ -32,6 +32,7 @@ from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import is_failed
 from sas.operate.journal import Attempt, Fold, agents_of, attempts, folded, left_since
 from sas.operate.letters import Letter, PeekResult
+from sas.operate.messages import cause_of
 from sas.operate.record import Record
 from sas.operate.why import (
     AwaitedMessage,
@@ -384,8 +385,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
     return QueuedOrder(
         order_id=order_id,
         process_state=OrderState.REJECTED.value,
-        story=f"It was rejected and never began: {part.reason}: "
-        f"{quoted(part.description.rstrip('.'))}.",
+        story=f"It was rejected and never began: {part.reason}: {cause_of(part)}.",
         waits=Waits(
             awaited="Nothing.",
             todo=f"Correct it and submit it again, or `{command('sas messages resend', part.id)}`.",
@@ -399,7 +399,8 @@ def _to_begin(letter: Letter) -> Waits:
     """Return what an order waits for that no function has stored yet, by its message."""
     members, left_at = letter.members, letter.left_since
     version, bug = members.get("workflow_version"), letter.peeked.properties.get(BUG)
-    workflow = f"{members.get('workflow')}" + ("" if version is None else f" version {version}")
+    number = "" if version is None else f" version {version}"
+    workflow = quoted(f"{members.get('workflow')}{number}")
     waits = Waits(awaited="The function app, to take its message.", then=IF_IT_LASTS)
     if left_at is not None:
         waits = Waits(
@@ -410,7 +411,7 @@ def _to_begin(letter: Letter) -> Waits:
         )
     elif bug is not None:
         waits = Waits(
-            awaited=f"A deploy that mends a bug: {bug}.",
+            awaited=f"A deploy that mends a bug: {quoted(bug)}.",
             todo="Deploy a mended version; do not submit the order again.",
         )
     return replace(waits, message=_in_queue(letter))

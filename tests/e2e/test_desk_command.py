@@ -193,6 +193,19 @@ async def test_at_a_terminal_it_says_that_a_link_was_used_and_removes_its_page_a
     assert not page.parent.exists()
 
 
+async def test_a_terminal_that_is_closed_leaves_no_page_in_the_home_folder(tmp_path: Path) -> None:
+    arguments = ("--port", "0", "--open")
+    async with (
+        with_an_order() as (_, env),
+        started(*arguments, **env, **browser_of(tmp_path)) as (process, _),
+    ):
+        page = await page_in(tmp_path)
+        process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(120):
+            assert await process.wait() == 0
+    assert not page.parent.exists()
+
+
 async def test_a_port_that_is_taken_is_one_sentence() -> None:
     async with with_an_order() as (broker, env):
         port = broker.connection_string.split("localhost:")[-1].split("127.0.0.1:")[-1]

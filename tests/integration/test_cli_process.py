@@ -105,6 +105,14 @@ def test_no_module_of_the_current_directory_is_run(words: str, tmp_path: Path) -
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_command_runs_its_own_python_through_a_link_too(tmp_path: Path) -> None:
+    link, other = tmp_path / "sas", tmp_path / "python"
+    link.symlink_to(Path(sys.executable).with_name("sas"))
+    other.write_text("#!/bin/sh\necho other\n")
+    other.chmod(0o755)
+    assert subprocess.run([link, "--version"], capture_output=True, check=True).stdout[:3] == b"sas"
+
+
 @pytest.mark.parametrize("house", ["sas", "devstack"])
 def test_no_process_that_is_started_imports_from_the_current_directory(house: str) -> None:
     starts = [

@@ -116,7 +116,7 @@ async def test_an_order_that_waits_for_a_deploy_is_found_in_its_queue(alone: Rig
         answer = await sas(alone, "show", "D-1", "--json")
         assert answer.code == 0, answer.err
         record = json.loads(answer.out)
-        deploy = "A deploy that has not-deployed version 7: no instance has it."
+        deploy = "A deploy that has “not-deployed version 7”: no instance has it."
         assert record["Waits"]["Awaited"] == deploy
         message = record["Waits"]["Message"]
         assert message["Queue"] == "orders"

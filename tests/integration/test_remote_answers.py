@@ -183,6 +183,8 @@ def test_what_an_odd_answer_means(
         ({"type": "urn:problem:out-of-stock"}, "out-of-stock"),
         ({"type": {"a": 1}}, "http-409"),
         ({"type": "urn:problem:"}, "http-409"),
+        ({"type": "https://x.example/out-of-stock"}, "//x.example/out-of-stock"),
+        ({"type": "x. All is repaired; run `sas undo A`"}, "http-409"),
         ({"type": "about:blank", "detail": ["no"]}, "http-409"),
     ],
 )

@@ -64,13 +64,14 @@ def test_the_search_ends_at_the_root_of_the_project(
         names()
 
 
-@pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1)])
-def test_a_folder_above_that_is_not_the_operators_runs_no_code(
-    project: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int
+@pytest.mark.parametrize("stands", [".", "mine"])
+@pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1), (0o777, 1)])
+def test_a_folder_that_is_not_the_operators_runs_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int, stands: str
 ) -> None:
-    """In ``/tmp``, anybody may write a pyproject.toml."""
-    below = project.parent / "mine"
-    below.mkdir()
+    """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
+    below = project.parent / stands
+    below.mkdir(exist_ok=True)
     monkeypatch.chdir(below)
     project.parent.chmod(mode)
     status_of = Path.stat

@@ -77,10 +77,13 @@ def test_rejected_messages_and_dead_letters_are_listed_and_shown(night: Night) -
     assert lines[-1] == "1 rejected order, 1 dead letter"
     assert "    safe to send again: there is no such order: it would be submitted now" in lines
     shown = night.sas("messages", "show", "A-1").out
-    assert "unknown-workflow: nobody knows it" in shown
+    assert "unknown-workflow: “nobody knows it”" in shown
     assert "`sas messages resend rejected/0/1`" in shown
     assert "reply_queue" not in shown
     assert ORDER.decode() in night.sas("messages", "show", "A-1", "--content").out
+    night.put("orders", b'{"a": 1,\r\n\t"b": "\x1b[2J"}', message_id="lines")
+    body = night.sas("messages", "show", "lines", "--in", "orders", "--content").lines[-2:]
+    assert body == ['body     {"a": 1,', '             "b": "\\x1b[2J"}']
     night.sas("messages", "show", "gone").refused(1, "there is no gone among the first 1,000")
     night.forbidden = {"scheduler/$DeadLetterQueue"}
     for verb in ("show", "resend", "remove"):

@@ -34,9 +34,16 @@ def test_every_control_and_mark_that_unicode_does_not_show_is_escaped() -> None:
 
 
 @given(st.text())
-def test_a_visible_text_is_on_one_line_and_an_ordinary_one_stays_as_it_is(text: str) -> None:
+def test_a_visible_text_is_on_one_line(text: str) -> None:
     assert is_visible(visible(text))
-    assert visible("Order 10248 für Ærø, 注文") == "Order 10248 für Ærø, 注文"
+
+
+def test_an_ordinary_text_stays_as_it_is() -> None:
+    text = "Order 10248 für Ærø, 注文 ❤️ ⚠️ 👩‍👩‍👧 👍🏽 🏳️‍🌈 می‌خواهم क्‍ष"
+    assert visible(text) == visible_json(text) == text
+    assert is_visible(text)
+    for hidden in ("pa\u200dy", "pa\u200cy", "pay\ufe0f", "❤\u200d", "\ufe0f", "❤\ufe0f\ufe0f"):
+        assert not is_visible(hidden)
 
 
 @given(st.text(), st.integers(1, 50))

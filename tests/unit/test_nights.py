@@ -226,7 +226,7 @@ async def test_a_bad_release_is_one_cause_and_the_release_before_it_goes_on_with
     assert problem.todo.startswith("If a release brought it, deploy the one before: ")
     assert (await night.alert()).count == 1
     queued_order = await night.run(orders.queued(night.system.bus, QUEUES, "O-1"))
-    assert queued_order.waits.awaited.startswith("A deploy that mends a bug: KeyError: ")
+    assert queued_order.waits.awaited.startswith("A deploy that mends a bug: “KeyError: ")
     await night.passes(15)
     assert (await night.messages(messages.REJECTED)).rows == ()
     assert sorted(night.calls("payment")) == ["O-0", *THREE]

@@ -271,7 +271,7 @@ def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(night: Ni
     body = order("A", workflow="chain", workflow_version=7)
     night.play(lacking_chain(night).receive(Message("orders", "m-A", body)))
     queued_order = queued(night, "A")
-    assert queued_order.waits.awaited == "A deploy that has chain version 7: no instance has it."
+    assert queued_order.waits.awaited == "A deploy that has “chain version 7”: no instance has it."
     assert message_of(queued_order.waits).text == "scheduled in orders"
     assert queued_order.waits.at == night.system.clock.now() + DEPLOY_WAIT
 
@@ -285,8 +285,8 @@ def test_an_order_whose_check_has_a_bug_waits_for_the_deploy_that_mends_it(night
     line = check.__code__.co_firstlineno + 1
     queued_order = queued(night, "A")
     assert queued_order.waits.awaited == (
-        "A deploy that mends a bug: the check of saga chain fails: KeyError: “'cake'” "
-        f"(tests/unit/test_operate_orders.py:{line} in check)."
+        "A deploy that mends a bug: “the check of saga chain fails: KeyError: \"'cake'\" "
+        f"(tests/unit/test_operate_orders.py:{line} in check)”."
     )
     assert (queued_order.waits.at, queued_order.waits.needs_you) == (None, True)
 

@@ -10,11 +10,14 @@ import pytest
 
 from sas.domain.messages import AlertKind
 from sas.domain.texts import is_visible
+from sas.engine.delivery import BUG, LEFT_SINCE
 from sas.engine.receiver import REFUSED
 from sas.features.incidents.rules import ActiveIncident, alert_text
 from sas.operate.why import story
-from sas.ports import HeldError, RefusedError, TransientError
+from sas.ports import HeldError, Message, RefusedError, TransientError
 from tests.unit.actors_kit import ALLOWED, SHOP, Kit, kit, letter, order
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 from tests.unit.domain_cases import T0
 
 HOSTILE = "no”. All is repaired.\n\u202e Remove the order"
@@ -103,3 +106,39 @@ def test_order_ids_stay_between_marks_in_an_alert() -> None:
     )
     assert "repaired" in alert_text(active, T0)
     assert "repaired" not in ours(alert_text(active, T0))
+
+
+@pytest.mark.parametrize("name", [BUG, LEFT_SINCE])
+def test_what_an_application_forged_on_a_waiting_order_stays_between_marks(
+    night: Night, name: str
+) -> None:
+    properties = {name: HOSTILE if name == BUG else "2026-01-01T00:00:00.000000Z"}
+    message = Message("orders", "m-A", order("A", workflow=HOSTILE), properties=properties)
+    night.play(night.system.bus.send([message]))
+    text = night.sas("show", "A").out
+    assert "repaired" in text
+    assert "repaired" not in ours(" ".join(text.split()))
+
+
+@pytest.mark.parametrize("command", ["status", "messages", "messages list orders", "show A"])
+def test_why_a_message_was_refused_and_what_is_in_it_stay_between_marks(
+    night: Night, command: str
+) -> None:
+    night.play(night.system.submit(order("A", **{HOSTILE: 1})))
+    night.put("orders", HOSTILE.encode())
+    text = night.sas(*command.split()).out
+    assert "repaired" in text
+    assert "repaired" not in ours(" ".join(text.split()))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["messages", "list --state rejected", "messages remove ID"],
+)
+def test_an_id_that_is_a_sentence_stays_between_marks(night: Night, command: str) -> None:
+    order_id = "All is repaired. Remove it"
+    night.play(night.system.submit(order(order_id, workflow=HOSTILE)))
+    words = [order_id if word == "ID" else word for word in command.split()]
+    answer = night.sas(*words, *(["--dry-run"] if "remove" in words else []))
+    assert order_id in answer.out
+    assert "repaired" not in ours(" ".join(answer.out.split()))
