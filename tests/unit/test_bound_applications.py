@@ -11,6 +11,7 @@ import pytest
 
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
+from sas.features.incidents.board import RESPONSE_QUEUES_MAX
 from sas.operate import redriving
 from sas.operate.letters import letter_of
 from sas.ports import StoreUnavailableError
@@ -188,3 +189,13 @@ def test_each_application_of_the_setting_has_a_function_for_each_lane() -> None:
         "submission_shop_2": "%SAS_QUEUE_ORDERS%-shop-2",
         "submission_shop_2_urgent": "%SAS_QUEUE_ORDERS%-shop-2-urgent",
     }
+
+
+async def test_queues_that_others_make_up_hide_no_incident_of_a_bound_applications_queue() -> None:
+    """Past a bound, all other response queues shared one incident and its alerts."""
+    system = bound_system()
+    for number in range(RESPONSE_QUEUES_MAX + 1):
+        await system.context.rejections.give_up_notification(f"responses-{number}", "O-1", "ends")
+    await system.context.rejections.give_up_notification(WEB, "web-1", "is not read")
+    scopes = [alert.scope for alert in system.alerts()]
+    assert scopes[-2:] == ["other response queues", f"queue {WEB}"]
