@@ -244,9 +244,9 @@ async def count_queue(
 ) -> QueueCount:
     """Return what lies in a queue and in its dead-letter subqueue.
 
-    Rejected messages that are over do not count, if ``look`` is there to tell. A queue of orders
-    tells of no order that is left: its senders could write that, and such an order waits there for
-    ``DEPLOY_WAIT`` only.
+    Rejected messages that are over do not count, if ``look`` is there to tell. A message of an
+    application tells of no order that is left: its sender could write that, and such an order waits
+    for ``DEPLOY_WAIT`` only.
     """
     contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE])
     rejected = [
@@ -265,7 +265,8 @@ async def count_queue(
     left_orders = {
         letter.order_id or "": since
         for letter in letters
-        if not queues.takes_orders(name) and (since := letter.left_since)
+        if not (queues.takes_orders(name) or queues.takes_orders(letter.source))
+        and (since := letter.left_since)
     }
     causes = [
         (letter.since, letter.rejected.description)

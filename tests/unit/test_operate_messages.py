@@ -303,7 +303,9 @@ def test_an_application_cannot_say_that_no_instance_has_a_workflow(night: Night)
     """A message for 2099 said so for ever, and excused a supervisor that was late."""
     since = {"sas_left_since": key_time(night.system.clock.now() - timedelta(days=1))}
     night.put("orders", ORDER, is_scheduled=True, properties=since)
-    assert asyncio.run(messages.count_queue(night, "orders", QUEUES)).left_since is None
+    night.put("dead-letters", ORDER, source="orders", properties=since)
+    for queue in ("orders", "dead-letters"):
+        assert asyncio.run(messages.count_queue(night, queue, QUEUES)).left_since is None
     night.put("scheduler", ORDER, is_scheduled=True, properties=since)
     assert asyncio.run(messages.count_queue(night, "scheduler", QUEUES)).left_orders == ("A-1",)
 
