@@ -339,11 +339,15 @@ class Supervisor:
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
         """Apply the decision about an expiry; return its journal word, None without a decision."""
         word: str | None = None
-        excuse = await self._excuse(row) if isinstance(row, StepDue) else None
+        excuse, judged_by = None, None
+        if isinstance(row, StepDue):
+            excuse, judged_by = await self._excuse(row)
 
         def decide(order: Order | None, now: datetime) -> Decision | None:
             nonlocal word
-            decision = None if order is None else self._decide(order, row, now, excuse)
+            decision = None
+            if order is not None and judged_by in {None, _complete_by(order, row)}:
+                decision = self._decide(order, row, now, excuse)
             word = decision.what if decision is not None else None
             return decision
 
@@ -355,16 +359,20 @@ class Supervisor:
         await TransitionRunner(self._context, None, span).run(row.order_id, trigger, decide)
         return word
 
-    async def _excuse(self, row: StepDue) -> Excuse | None:
-        """Return why a due step has not failed, if it is dispatched and past its CompleteBy."""
+    async def _excuse(self, row: StepDue) -> tuple[Excuse | None, datetime | None]:
+        """Return why a due step has not failed, if it is dispatched and past its CompleteBy.
+
+        The second value is the CompleteBy that this is about. To read queues takes time: if the
+        step got more of it meanwhile, the next sweep judges it.
+        """
         order = await self._context.load(row.order_id)
         if order is None or order.rejected or row.step >= len(order.steps):
-            return None
+            return None, None
         step = order.steps[row.step]
         late = step.complete_by is not None and step.complete_by <= self._context.clock.now()
         if not (step.dispatched and late and step.epoch == row.epoch) or is_cancelled(step):
-            return None
-        return await self._excuses.of(order, step)
+            return None, step.complete_by
+        return await self._excuses.of(order, step), step.complete_by
 
     def _decide(
         self, order: Order, row: StepDue | DeadlineDue, now: datetime, excuse: Excuse | None
@@ -380,6 +388,12 @@ class Supervisor:
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
         return expire(order, row.step, row.epoch, rules, now=now, excuse=excuse)
+
+
+def _complete_by(order: Order, row: StepDue | DeadlineDue) -> datetime | None:
+    if isinstance(row, DeadlineDue) or row.step >= len(order.steps):
+        return None
+    return order.steps[row.step].complete_by
 
 
 def _span(order: Order, name: str, step: str | None = None) -> AbstractContextManager[object]:

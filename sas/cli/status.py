@@ -117,7 +117,7 @@ async def _look(place: LiveSystem, app_agents: set[str]) -> SystemStatus:
     names = {*app_agents, *await breakers(store).all(), *letters.agents_here(place.queues)}
     queues = place.queues
     look_at = partial(messages.joined, store, queues=queues)
-    counting = asyncio.create_task(queue_counts(bus, queue_names(queues, names), look_at))
+    counting = asyncio.create_task(queue_counts(bus, queue_names(queues, names), queues, look_at))
     try:
         reading = await read_system(store, screen.now())
         place.waits_for = QUEUES
@@ -261,7 +261,8 @@ async def _checks(place: LiveSystem, app: str | None) -> AsyncIterator[Check]:
         place.waits_for = QUEUES
         agents = application.agents_if_any(app) | letters.agents_here(place.queues)
         names = [*queue_names(place.queues, agents), *letters.expected_queues()]
-        for result in checks.queues(await queue_counts(await place.bus(), names)):
+        counts = await queue_counts(await place.bus(), names, place.queues)
+        for result in checks.queues(counts):
             yield result
         for queue in (place.queues.scheduler, place.queues.orders):
             yield await checks.checked(f"sending to {queue}", partial(_sending, place, queue))

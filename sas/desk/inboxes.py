@@ -121,7 +121,7 @@ class Inboxes:
         """Count what lies in every queue of the system, for the overview."""
         names = queue_names(self.queues, self.agents)
         at = self.now()
-        self.watch.queues = await queue_counts(self.bus, names, self._look_at)
+        self.watch.queues = await queue_counts(self.bus, names, self.queues, self._look_at)
         self.watch.queues_at = at
 
     def forget(self, resent: MessageRow) -> None:

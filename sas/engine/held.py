@@ -18,7 +18,7 @@ sends at its beginning, because a step whose answer came in time has not failed.
    Dead letters themselves are never given up.
 5. **Never again.** A message that its queue will never take is given up at once, or put aside. The
    copy of a message that was put back waits for a right to send, as the receiver does. If it is too
-   large, it is rejected as the receiver rejects it.
+   large, it is rejected as the receiver rejects it, or goes behind the others until there is room.
 
 Several instances may send the same messages at once. That is harmless: each has its id.
 """
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
 
@@ -42,6 +43,7 @@ from sas.ports import (
     BusUnavailableError,
     HeldMessage,
     Message,
+    QueueFullError,
     QueueRefusesError,
     StoreMismatchError,
     TooLargeForQueueError,
@@ -170,9 +172,18 @@ class HeldMessages:
                     rejections, correlation_id = self._context.rejections, message.correlation_id
                     await rejections.undeliverable(error, item.order_id, correlation_id)
                 elif isinstance(error, TooLargeForQueueError):
-                    await self._reject(_delivery(item.message))
+                    await self._rejected(item)
                 else:
                     raise QueueRefusesError(error) from error
+
+    async def _rejected(self, item: HeldMessage) -> None:
+        """Reject a copy that is too large. Without room to keep it, it waits behind the others."""
+        try:
+            await self._reject(_delivery(item.message))
+        except QueueFullError as error:
+            log.warning("a held message waits for room: %s", error)
+            later = max(self._context.clock.now(), item.since + timedelta(microseconds=1))
+            await self._context.store.hold(replace(item, since=later))
 
     async def _waits(self, oldest: HeldMessage) -> None:
         """Act on a queue that takes none. ``oldest`` waits for it longest."""

@@ -30,8 +30,8 @@ One delivery goes like this:
    allowed fits its queue. A message whose copy is too large is rejected at once (``reject``).
 5. **Wait here.** If the queue does not take the copy now, the bus is away. After an outage the
    function pauses, and goes back to 2 with the message that it still holds.
-6. **Hold.** If the function must end before its next attempt, or failed, the copy is written to
-   the state store, and the supervisor sends it later (``sas.engine.external``).
+6. **Hold.** If the queue is full, or the function must end before its next attempt, or failed, the
+   copy is written to the state store, and the supervisor sends it later (``sas.engine.held``).
 7. **Give back.** If the store is away too, or a message cannot be rejected, the error is raised,
    and the host redelivers. Only this way uses up a delivery. After an outage, each one lasts a
    whole function time: an outage of everything must last for about 42 minutes before a message of
@@ -95,6 +95,7 @@ from sas.ports import (
     Message,
     MessageBus,
     OtherVersionError,
+    QueueFullError,
     QueueRefusesError,
     StoreMismatchError,
     TooLargeForQueueError,
@@ -380,6 +381,11 @@ class Receiver:
             await self.bus.send([message])
         except TooLargeForQueueError:
             raise
+        except QueueFullError as full:  # for how long, its senders decide: no slot waits for it
+            with suppress(UnavailableError):
+                await self._hold(message, full)  # 6. Hold.
+                return True
+            return False
         except (UnavailableError, UndeliverableError) as error:
             log.warning("a message for queue %s waits: %s; %s", message.queue, outage, error)
             return False

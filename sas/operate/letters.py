@@ -111,6 +111,14 @@ class Letter:
             return convert(self.peeked.body, RejectedMessage)
         return None
 
+    def is_in(self, queue: str) -> bool:
+        """Return whether it lies in a queue, or in its subqueue of dead letters.
+
+        Any sender can write a body that looks like an alert or a rejected message. It is one only
+        in the queue of those, where no application may send.
+        """
+        return self.path.removesuffix(DEAD_LETTER_SUBQUEUE) == queue
+
     @property
     def whole(self) -> tuple[str, str]:
         """A key that all parts of a rejected message have, and no other message."""

@@ -14,7 +14,7 @@ Reading here only peeks. ``sas.operate.redriving`` sends messages again and remo
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -209,16 +209,17 @@ def list_of(
     Of a message in several parts, the first part stands for all. A group of a rejected message
     stands for the alert about it too.
     """
-    ended = _ended_incidents(contents.letters)
+    ended = _ended_incidents(each for each in contents.letters if each.is_in(queues.alerts))
     rows: list[MessageRow] = []
     for letter in contents.letters:
-        part, order = letter.rejected, orders.get(letter.order_id or "")
+        part = letter.rejected if letter.is_in(queues.rejected) else None
+        order = orders.get(letter.order_id or "")
         if part is not None and part.part > 1:
             continue
         row = _row(letter, order)
         if is_dead(letter, queues):
             changes = _dead_letter(letter, queues)
-        elif (alert := letter.alert) is not None:
+        elif letter.is_in(queues.alerts) and (alert := letter.alert) is not None:
             changes = _alert(alert, order, ended)
         else:
             changes = _rejected(part, row.message_id, queues, order) if part else {}
@@ -226,7 +227,11 @@ def list_of(
             changes["body"] = part.body if part else letter.peeked.body.decode(errors="replace")
         rows.append(structs.replace(row, **changes))
     rows.sort(key=lambda row: row.since, reverse=True)
-    spoken = {alert_id_of(letter.rejected) for letter in contents.letters if letter.rejected}
+    spoken = {
+        alert_id_of(letter.rejected)
+        for letter in contents.letters
+        if letter.is_in(queues.rejected) and letter.rejected
+    }
     return MessageList(
         rows=tuple(rows),
         groups=_groups(row for row in rows if not row.over and row.message_id not in spoken),
@@ -235,13 +240,21 @@ def list_of(
     )
 
 
-async def count_queue(bus: MessageBus, name: str, look: Look | None = None) -> QueueCount:
+async def count_queue(
+    bus: MessageBus, name: str, queues: Queues, look: Look | None = None
+) -> QueueCount:
     """Return what lies in a queue and in its dead-letter subqueue.
 
-    Rejected messages that are over do not count, if ``look`` is there to tell.
+    Rejected messages that are over do not count, if ``look`` is there to tell. A message of an
+    application tells of no order that is left: its sender could write that, and such an order waits
+    for ``DEPLOY_WAIT`` only.
     """
     contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE])
-    rejected = [letter for letter in contents.letters if letter.path == name and letter.rejected]
+    rejected = [
+        letter
+        for letter in contents.letters
+        if letter.path == name == queues.rejected and letter.rejected
+    ]
     answer = await look(PeekResult(rejected, {})) if look and rejected else MessageList()
     over = {row.message_id for row in answer.rows if row.over}
     ended = {letter.whole for letter in rejected if letter.peeked.message_id in over}
@@ -251,14 +264,17 @@ async def count_queue(bus: MessageBus, name: str, look: Look | None = None) -> Q
         letter for letter in letters if letter.path == name and not letter.peeked.is_scheduled
     ]
     left_orders = {
-        letter.order_id or "": since for letter in letters if (since := letter.left_since)
+        letter.order_id or "": since
+        for letter in letters
+        if not (queues.takes_orders(name) or queues.takes_orders(letter.source))
+        and (since := letter.left_since)
     }
     causes = [
         (letter.since, cause_of(letter.rejected))
-        if letter.rejected
+        if letter.is_in(queues.rejected) and letter.rejected
         else (letter.since, why_given_up(letter.peeked.properties))
         for letter in letters
-        if letter.rejected or letter in dead_letters
+        if letter.path != name or (name == queues.rejected and letter.rejected)
     ]
     return QueueCount(
         queue=name,
@@ -270,7 +286,7 @@ async def count_queue(bus: MessageBus, name: str, look: Look | None = None) -> Q
             (
                 letter.peeked.enqueued_at  # one that was put back waits since it came again
                 for letter in waiting
-                if not (letter.rejected or letter.alert)
+                if name not in {queues.rejected, queues.alerts}
             ),
             default=None,
         ),
@@ -502,7 +518,7 @@ def _why_repaired(kind: str, at: datetime | None, order: OrderRow | None) -> str
     return f"{'repaired: ' if state in _ENDED_WELL else ''}now {state.value}"
 
 
-def _ended_incidents(letters: Sequence[Letter]) -> dict[tuple[str, str], datetime]:
+def _ended_incidents(letters: Iterable[Letter]) -> dict[tuple[str, str], datetime]:
     """Return when each incident ended last, by its kind and its scope."""
     ended: dict[tuple[str, str], datetime] = {}
     for letter in letters:

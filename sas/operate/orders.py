@@ -289,11 +289,13 @@ async def _with_message(
         return replace(waits, message=AwaitedMessage(text=text)), None, None
     paths = letters.waiting_paths(order, step, queues, agents)
     contents = await letters.read(bus, paths)
-    place = letters.place_of(order, step, contents.letters)
+    # A dead letter of an application may name any order, and say anything of it.
+    internals = [each for each in contents.letters if not queues.takes_orders(each.source)]
+    place = letters.place_of(order, step, internals)
     since = min(
         (
             letter.left_since
-            for letter in contents.letters
+            for letter in internals
             if letter.left_since and letter.order_id == order.order_id
         ),
         default=None,

@@ -167,7 +167,11 @@ async def plan_removal(
     rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     chosen = named(contents, names)
     # With a rejected message goes the alert about it.
-    spoken = {alert_id_of(letter.rejected) for letter in chosen if letter.rejected}
+    spoken = {
+        alert_id_of(letter.rejected)
+        for letter in chosen
+        if letter.is_in(queues.rejected) and letter.rejected
+    }
     chosen = [letter for letter in chosen if letter.peeked.message_id not in spoken]
     for name in names:
         places = sorted({place_name(letter.path) for letter in chosen if _is_named(letter, [name])})

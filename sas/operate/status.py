@@ -161,7 +161,7 @@ def status_of(
 
 
 async def queue_counts(
-    bus: MessageBus, names: Iterable[str], look_at: Look | None = None
+    bus: MessageBus, names: Iterable[str], queues: Queues, look_at: Look | None = None
 ) -> tuple[QueueCount, ...]:
     """Return what lies in these queues; of one that does not answer in time that it is silent.
 
@@ -173,7 +173,7 @@ async def queue_counts(
     async def look(name: str) -> QueueCount:
         try:
             async with asyncio.timeout_at(end_s), gate:
-                return await count_queue(bus, name, look_at)
+                return await count_queue(bus, name, queues, look_at)
         except TimeoutError:
             silent = f"queue {name}: it did not answer within {QUEUES_S:.0f} s."
             return QueueCount(queue=name, problem=silent)

@@ -106,6 +106,25 @@ async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again
     assert system.state() == "Processed"
 
 
+async def test_what_was_read_for_a_step_does_not_count_after_the_step_got_more_time() -> None:
+    """A slow read: by its end another sweep had excused the step, and that time was over too."""
+    system = await expired(is_taken=False)
+    other = kit(beside=system, instance="host-2")
+    peek = system.bus.peek
+
+    async def slow(queue: str, limit: int, after: int = 0) -> list[Peeked]:
+        system.bus.peek = peek  # type: ignore[method-assign]
+        await other.supervisor.sweep()
+        await system.clock.sleep(ALLOWED.total_seconds() + 1)
+        return []
+
+    system.bus.peek = slow  # type: ignore[method-assign]
+    system.supervisor._lease_ends_at = system.clock.now() + MINUTE  # it does not know the other
+    assert await system.sweep() == {}
+    assert step(system).failure_count == 0
+    assert await system.sweep() == WAITS
+
+
 async def test_an_urgent_order_waits_in_its_own_lane() -> None:
     system = await expired(is_taken=False, urgent=True)
     assert await system.sweep() == WAITS

@@ -11,9 +11,10 @@ import pytest
 
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
+from sas.features.incidents.board import RESPONSE_QUEUES_MAX
 from sas.operate import redriving
 from sas.operate.letters import letter_of
-from sas.ports import StoreUnavailableError
+from sas.ports import BusUnavailableError, StoreUnavailableError
 from tests import indexed_functions
 from tests.unit.actors_kit import Kit, kit, letter, order
 
@@ -106,6 +107,19 @@ async def test_a_message_that_must_wait_and_is_too_large_to_be_put_back_is_rejec
     assert {part.source_queue for part in system.rejected()} == {queue}
 
 
+async def test_a_message_that_must_wait_while_its_queue_is_full_keeps_no_slot() -> None:
+    """Whoever filled the queue would have stopped its functions too."""
+    system = bound_system()
+    system.bus.declare("orders", length_max=0)
+    handler = AsyncMock(side_effect=BusUnavailableError("away"))
+    delivery = Delivery(body=order("O-1", reply_queue=OTHER), message_id="m-1", queue="orders")
+    before = system.clock.now()
+    assert await system.run(system.receiver.receive(handler, delivery)) is None
+    assert system.clock.now() == before
+    (waiting,) = await system.store.held("orders", 10)
+    assert waiting.message.body == delivery.body
+
+
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("order_id", ["shop-1", "O-1", "web", "WEB-1", "webshop-1"])
 async def test_an_application_cannot_take_an_id_that_is_not_its_own(
@@ -188,3 +202,13 @@ def test_each_application_of_the_setting_has_a_function_for_each_lane() -> None:
         "submission_shop_2": "%SAS_QUEUE_ORDERS%-shop-2",
         "submission_shop_2_urgent": "%SAS_QUEUE_ORDERS%-shop-2-urgent",
     }
+
+
+async def test_queues_that_others_make_up_hide_no_incident_of_a_bound_applications_queue() -> None:
+    """Past a bound, all other response queues shared one incident and its alerts."""
+    system = bound_system()
+    for number in range(RESPONSE_QUEUES_MAX + 1):
+        await system.context.rejections.give_up_notification(f"responses-{number}", "O-1", "ends")
+    await system.context.rejections.give_up_notification(WEB, "web-1", "is not read")
+    scopes = [alert.scope for alert in system.alerts()]
+    assert scopes[-2:] == ["other response queues", f"queue {WEB}"]

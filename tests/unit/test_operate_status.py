@@ -221,7 +221,7 @@ def test_queues_are_counted_and_a_silent_one_is_a_problem_of_its_own(
 
     monkeypatch.setattr(night, "peek", silent)
     monkeypatch.setattr(status, "QUEUES_S", 0.1)
-    counts = asyncio.run(queue_counts(night, queue_names(QUEUES, ["stock"])))
+    counts = asyncio.run(queue_counts(night, queue_names(QUEUES, ["stock"]), QUEUES))
     by_name = {count.queue: count for count in counts}
     assert (by_name["orders-rejected"].waiting, by_name["orders-rejected"].dead_lettered) == (1, 1)
     assert [name for name, count in by_name.items() if count.problem] == ["orders"]

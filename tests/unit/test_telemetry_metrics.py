@@ -256,12 +256,13 @@ async def test_a_scheduled_message_hides_no_older_one_and_is_not_old_itself(
     assert points[0] == 190 + 50
 
 
+@pytest.mark.parametrize("later", [timedelta(minutes=50), timedelta(days=30)])
 async def test_orders_that_are_scheduled_for_much_later_hide_no_older_one_for_long(
-    recorded: Recorded,
+    recorded: Recorded, later: timedelta
 ) -> None:
     """They fill what one peek reads. An application may mark them as put back."""
     system = kit()
-    at = system.clock.now() + timedelta(days=30)
+    at = system.clock.now() + later
     junk = Message(
         *(QUEUES.orders, "junk", b" " * 160_000),
         scheduled_at=at,

@@ -223,12 +223,16 @@ class IncidentBoard:
         """Return an incident of a response queue under a name that all share, past a bound.
 
         Applications choose the names of these queues, and the row of an incident stays for ever.
+        Queues of bound applications keep their own: others do not choose these.
         """
-        name = name_of(incident.kind, incident.scope)
+        name, queues = name_of(incident.kind, incident.scope), self._to.queues
         if incident.kind is not AlertKind.UNDELIVERABLE or name in self._active:
             return incident
-        queues = sum(name.startswith(incident.kind.value) for name in self._active)
-        is_bound = queues >= RESPONSE_QUEUES_MAX
+        bound = map(queues.response_of, queues.applications)
+        if incident.scope in {f"queue {queue}" for queue in bound}:
+            return incident
+        count = sum(name.startswith(incident.kind.value) for name in self._active)
+        is_bound = count >= RESPONSE_QUEUES_MAX
         return replace(incident, scope="other response queues") if is_bound else incident
 
     def _saw(self, incident: Incident, *order_ids: str) -> str:

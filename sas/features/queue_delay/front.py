@@ -7,6 +7,7 @@ such messages were read, no message will ever wait, and the next read begins beh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from sas.engine.receiver import TIMES
@@ -21,12 +22,27 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 """The next read begins in front again: a queue that was deleted and made again counts anew."""
 
 
-class QueueFront:
-    """Remembers of each queue up to where only messages lie that come much later."""
+def comes_much_later(message: Peeked, now: datetime) -> bool:
+    """Return whether a message is scheduled, and later than any that excuses a step."""
+    pause = PUT_BACK_MAX if TIMES in message.properties else SCHEDULED_MAX
+    return message.is_scheduled and message.enqueued_at > now + pause
 
-    def __init__(self, bus: MessageBus, clock: Clock) -> None:
+
+class QueueFront:
+    """Remembers of each queue up to where only messages lie that ``passes`` says can be left out.
+
+    These must be scheduled.
+    """
+
+    def __init__(
+        self,
+        bus: MessageBus,
+        clock: Clock,
+        passes: Callable[[Peeked, datetime], bool] = comes_much_later,
+    ) -> None:
         self._bus = bus
         self._clock = clock
+        self._passes = passes
         self._passed: dict[str, tuple[int, datetime]] = {}
 
     async def read(self, queue: str) -> list[Peeked]:
@@ -41,13 +57,8 @@ class QueueFront:
             after, until = 0, now + FORGOTTEN_AFTER
         messages = await self._bus.peek(queue, SCAN_MAX, after)
         for message in messages:
-            if not _comes_much_later(message, now):
+            if not self._passes(message, now):
                 break
             after = message.sequence
         self._passed[queue] = after, until
         return messages
-
-
-def _comes_much_later(message: Peeked, now: datetime) -> bool:
-    pause = PUT_BACK_MAX if TIMES in message.properties else SCHEDULED_MAX
-    return message.is_scheduled and message.enqueued_at > now + pause

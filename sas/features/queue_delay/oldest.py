@@ -23,7 +23,8 @@ class OldestOrders:
 
     def __init__(self, bus: MessageBus, clock: Clock, queues: Sequence[str]) -> None:
         self._bus = bus
-        self._front = QueueFront(bus, clock)
+        # A sender may say of what comes in an hour that it was put back: that hides nothing here.
+        self._front = QueueFront(bus, clock, lambda message, _: message.is_scheduled)
         self._clock = clock
         self._queues = queues
         self._measured_at: datetime | None = None
