@@ -236,9 +236,10 @@ def _kept(world: World) -> set[str]:
             continue
         source = rejected.source_queue
         own_alert = rejected.id.removesuffix("1") + "alert"
-        scope = f"queue {source}, reason {rejected.reason}"
+        scope = json.dumps(f"queue {source}, reason {rejected.reason}", ensure_ascii=False)
         needs_no_alert = source in {QUEUES.alerts, QUEUES.rejected}
-        is_incident = any(scope in str(row) for row in world.table.entities.values())
+        rows = world.table.entities.values()
+        is_incident = any(scope in str(value) for row in rows for value in row.values())
         if needs_no_alert or own_alert.encode() in alerts or is_incident:
             hashes.add(rejected.sha256 or _hash(rejected_body([rejected])))
     return hashes
