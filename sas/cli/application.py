@@ -73,24 +73,18 @@ def _named(argument: str | None) -> App | None:
         table = table_of(here)
         return App(name=argument, folder=here, label=f"--app {argument}", table=table)
     for folder in (here, *here.parents):
-        file = folder / PROJECT_FILE
-        if file.is_file():
-            if not _is_trusted(folder):
-                raise UsageError(
-                    f"{file} lies in a folder of another user, or of everybody, and the code there "
-                    "is not run: go to the project, or give --app"
-                )
+        if (folder / PROJECT_FILE).is_file():
             return in_folder(folder)
     return None
 
 
-def _is_trusted(folder: Path) -> bool:
-    """Return whether the code of a folder may run, because one is there or in one below it.
+def _is_trusted(path: Path) -> bool:
+    """Return whether the code of a folder may run, or what a file names.
 
     It belongs to this user, and is no place for everybody, as /tmp is. Or it belongs to the
     administrator, and nobody else may put files there.
     """
-    status = folder.stat()
+    status = path.stat()
     if status.st_uid != (os.getuid() if hasattr(os, "getuid") else 0):
         return status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
     shared = stat.S_ISVTX | stat.S_IWOTH
@@ -101,9 +95,14 @@ def in_folder(folder: Path) -> App | None:
     """Return the application that the project in a folder names, if it names one.
 
     Raises:
-        UsageError: the project's file cannot be used.
+        UsageError: the project's file cannot be used, or may be of another user.
     """
-    table = table_of(folder)
+    table, file = table_of(folder), folder / PROJECT_FILE
+    if file.is_file() and not (_is_trusted(folder) and _is_trusted(file)):
+        raise UsageError(
+            f"{file} is of another user, or lies in a folder of another user, or of everybody, and "
+            "the code there is not run: go to the project, or give --app"
+        )
     label = f"app {table.app!r} of {folder / PROJECT_FILE}"
     if table.app is None:
         return None

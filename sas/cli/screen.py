@@ -83,6 +83,10 @@ class VisibleStream:
         self.stream.write("\n".join(map(visible, text.split("\n"))))
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        self.write("".join(lines))
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the stream."""
         return getattr(self.stream, name)

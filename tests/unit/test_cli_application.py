@@ -84,6 +84,23 @@ def test_a_folder_that_is_not_the_operators_runs_no_code(
     monkeypatch.setattr(Path, "stat", as_shown)
     with pytest.raises(UsageError, match="of another user, or of everybody"):
         names()
+    with pytest.raises(UsageError, match="of another user, or of everybody"):
+        application.in_folder(project.parent)
+
+
+def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status_of = Path.stat
+
+    def as_shown(path: Path, **options: bool) -> os.stat_result:
+        status = status_of(path, **options)
+        uid = status.st_uid + (path.name == "pyproject.toml")
+        return os.stat_result((*status[:4], uid, *status[5:]))
+
+    monkeypatch.setattr(Path, "stat", as_shown)
+    with pytest.raises(UsageError, match="is of another user"):
+        names()
 
 
 def test_the_folder_of_the_application_comes_last_once_it_is_imported(project: Path) -> None:

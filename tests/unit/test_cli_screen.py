@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from sas.cli import screen
@@ -31,3 +33,11 @@ def test_a_terminal_gets_a_bar_that_leaves_nothing_behind(monkeypatch: pytest.Mo
     assert any("1500/2000" in line for line in shown.lines)
     assert shown.last[0] == "sas: waiting for the scheduler"
     assert shown.raw.endswith("\x1b[1A\x1b[2Kdone\r\n")  # the bar is removed
+
+
+def test_a_visible_stream_escapes_whatever_way_its_lines_are_written() -> None:
+    stream = io.StringIO()
+    visible = screen.VisibleStream(stream)
+    visible.write("\x1b[31mred\n")
+    visible.writelines(["one\n", "\x9b2J\u202etwo\n"])
+    assert stream.getvalue() == "\\x1b[31mred\none\n\\x9b2J\\u202etwo\n"
