@@ -70,7 +70,8 @@ class Submitter:
     async def reject_too_large(self, delivery: Delivery) -> None:
         """Put a message of any queue aside that is too large to be put back.
 
-        The sender of an order is notified: an order that is allowed always fits.
+        The sender of an order is notified: an order that is allowed always fits. It cannot wait for
+        room: if it cannot be kept, an incident counts it.
 
         Raises:
             UnavailableError: it could not be put aside.
@@ -82,11 +83,11 @@ class Submitter:
         )
         rejections = self._context.rejections
         if not self._context.queues.takes_orders(delivery.queue):
-            await rejections.put_aside(delivery.rejected(error))
+            await rejections.put_aside(delivery.rejected(error), is_expendable=True)
             return
         sender = sender_of(delivery, delivery.queue, self._context)
         rejection = delivery.rejected(error, sender.order_id, sender.correlation_id)
-        await rejections.order(rejection, sender)
+        await rejections.order(rejection, sender, is_expendable=True)
 
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:

@@ -38,6 +38,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Self
 
 import certifi
@@ -91,6 +92,11 @@ LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntit
 FULL = (ServiceBusQuotaExceededError, MessagingEntityDisabledError)
 """People must do something before the queue takes a message."""
 
+SHUT_S = 5.0
+"""A queue that is missing or disabled is not tried again for so long, in seconds: the SDK takes two
+seconds to find that, and all sends to one queue wait in line.
+"""
+
 NO_MESSAGE = "Service Bus has encountered an error."
 """How the SDK begins the text of an error for which it has no message."""
 
@@ -128,6 +134,8 @@ class ServiceBus:
         self._credentials = credentials
         self._receivers: dict[str, ServiceBusReceiver] = {}
         self._peeking = asyncio.Lock()
+        self._shut: dict[str, tuple[ServiceBusError, float]] = {}
+        """Queues that are missing or disabled, with the error, and until when it is believed."""
 
     @classmethod
     def connect(
@@ -192,10 +200,12 @@ class ServiceBus:
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
         except NEVER as error:  # 6.
+            self._remember(queue, error)
             is_large = isinstance(error, MessageSizeExceededError)
             refusal = TooLargeForQueueError if is_large else UndeliverableError
             raise refusal(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
+            self._remember(queue, error)
             if _no_such_queue(error):
                 raise UndeliverableError(explain(queue, error), pending[0]) from error
             kind = QueueFullError if isinstance(error, FULL) else BusUnavailableError
@@ -210,13 +220,27 @@ class ServiceBus:
     async def _try_to_send(self, queue: str, pending: list[Message]) -> None:
         """Send what is pending. A refusal over a working link keeps the sender, others close it."""
         async with self.senders.use(queue) as sender:
-            refusal: ServiceBusError | None = None
-            try:
-                await _send_by(sender, pending, self.meter)
-            except (*LATER, MessageSizeExceededError) as error:
-                refusal = error  # 6. Raised after the block that would close the sender.
+            refusal = self._remembered(queue)
+            if refusal is None:
+                try:
+                    await _send_by(sender, pending, self.meter)
+                except (*LATER, MessageSizeExceededError) as error:
+                    refusal = error  # 6. Raised after the block that would close the sender.
         if refusal is not None:
             raise refusal
+
+    def _remember(self, queue: str, error: ServiceBusError) -> None:
+        """Remember a queue that is missing or disabled. Applications make names up: old ones go."""
+        now = monotonic()
+        self._shut = {name: shut for name, shut in self._shut.items() if shut[1] > now}
+        if queue in self._shut:
+            return
+        if _no_such_queue(error) or isinstance(error, MessagingEntityDisabledError):
+            self._shut[queue] = error, now + SHUT_S
+
+    def _remembered(self, queue: str) -> ServiceBusError | None:
+        error, until = self._shut.get(queue, (None, 0.0))
+        return error.with_traceback(None) if error is not None and until > monotonic() else None
 
     async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         """See ``MessageBus.peek``."""

@@ -14,11 +14,11 @@ sends at its beginning, because a step whose answer came in time has not failed.
    ``operator-alerts`` is logged only.
 4. **Give up** what such a queue would not have kept for longer either (``HELD_FOR``): a
    notification is counted, an alert is logged, and any other message goes on as a dead letter of
-   its queue. Of notifications and alerts the oldest are given up beyond ``HELD_MAX`` for one queue.
+   its queue. So do the oldest beyond ``HELD_MAX`` for a queue of responses, orders or alerts.
    Dead letters themselves are never given up.
 5. **Never again.** A message that its queue will never take is given up at once, or put aside. The
    copy of a message that was put back waits for a right to send, as the receiver does. If it is too
-   large, it is rejected as the receiver rejects it, or goes behind the others until there is room.
+   large, it is rejected, as the receiver rejects it.
 
 Several instances may send the same messages at once. That is harmless: each has its id.
 """
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
 
@@ -43,7 +42,6 @@ from sas.ports import (
     BusUnavailableError,
     HeldMessage,
     Message,
-    QueueFullError,
     QueueRefusesError,
     StoreMismatchError,
     TooLargeForQueueError,
@@ -62,7 +60,7 @@ PAGE = 20
 REPORTED_AFTER = timedelta(minutes=10)
 HELD_FOR = timedelta(days=14)
 HELD_MAX = 10_000
-"""Most notifications that are held for one queue, counted when the operator is told of it."""
+"""Most messages that are held for a queue of applications, counted when the operator is told of it."""
 EXPIRED = "TTLExpiredException"
 """The DeadLetterReason of Service Bus for a message that its queue does not keep any longer."""
 
@@ -172,18 +170,9 @@ class HeldMessages:
                     rejections, correlation_id = self._context.rejections, message.correlation_id
                     await rejections.undeliverable(error, item.order_id, correlation_id)
                 elif isinstance(error, TooLargeForQueueError):
-                    await self._rejected(item)
+                    await self._reject(_delivery(message))
                 else:
                     raise QueueRefusesError(error) from error
-
-    async def _rejected(self, item: HeldMessage) -> None:
-        """Reject a copy that is too large. Without room to keep it, it waits behind the others."""
-        try:
-            await self._reject(_delivery(item.message))
-        except QueueFullError as error:
-            log.warning("a held message waits for room: %s", error)
-            later = max(self._context.clock.now(), item.since + timedelta(microseconds=1))
-            await self._context.store.hold(replace(item, since=later))
 
     async def _waits(self, oldest: HeldMessage) -> None:
         """Act on a queue that takes none. ``oldest`` waits for it longest."""
@@ -199,7 +188,10 @@ class HeldMessages:
 
     async def _report(self, queue: str, since: datetime) -> None:
         is_response, days = self._context.queues.is_response(queue), HELD_FOR.days
-        todo = f"Enable it, or see what fills it. What waits for {days} days is a dead letter."
+        todo = (
+            f"Enable it, or see what fills it. What waits for {days} days is a dead letter, and so "
+            f"are the oldest of more than {HELD_MAX:,} orders."
+        )
         if is_response:
             todo = (
                 "Its application's team must read it, or enable it. What waits for "
@@ -219,7 +211,10 @@ class HeldMessages:
     async def _give_up(self, queue: str, until: datetime) -> None:
         """Give up what a queue that takes none has waited for too long, or too much of."""
         store, surplus = self._context.store, 0
-        is_bounded = self._context.queues.is_response(queue) or queue == self._context.queues.alerts
+        queues = self._context.queues
+        is_bounded = (
+            queues.is_response(queue) or queue == queues.alerts or queues.takes_orders(queue)
+        )
         if is_bounded:
             surplus = await store.held_count(queue, 2 * HELD_MAX) - HELD_MAX
         while not self._is_over():

@@ -85,8 +85,12 @@ class Rejections:
         self._incidents = incidents
         self._refusing: set[str] = set()
 
-    async def order(self, rejection: Rejection, sender: Salvage) -> None:
+    async def order(
+        self, rejection: Rejection, sender: Salvage, *, is_expendable: bool = False
+    ) -> None:
         """Notify the application of a refused order, if it named a reply queue; put it aside.
+
+        It is expendable (``put_aside``) also if its application was notified.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: put the message back; every id stays the
@@ -101,7 +105,7 @@ class Rejections:
             except UndeliverableError as error:
                 refusal = error
         is_notified = notice is not None and refusal is None
-        await self.put_aside(rejection, is_expendable=is_notified)
+        await self.put_aside(rejection, is_expendable=is_expendable or is_notified)
         if refusal is not None:
             await self.undeliverable(refusal, order_id, sender.correlation_id)
 

@@ -23,6 +23,7 @@ from azure.servicebus.exceptions import (
 )
 
 from devstack.servicebus import Broker, EntityStatus
+from sas.adapters import servicebus
 from sas.adapters.servicebus import ServiceBus
 from sas.ports import (
     QUEUE_DISABLED,
@@ -204,8 +205,9 @@ async def test_a_sender_that_never_recovers_is_replaced(
 
 
 async def test_a_disabled_queue_is_unavailable_until_it_is_enabled(
-    broker: Broker, bus: ServiceBus, queue: str
+    broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(servicebus, "SHUT_S", 0.0)
     broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
     with pytest.raises(QueueFullError, match="It is disabled: enable it"):
         await bus.send([message(queue)])
@@ -230,8 +232,9 @@ async def test_a_full_queue_is_unavailable_not_undeliverable(
 
 
 async def test_a_queue_deleted_under_an_open_sender_is_undeliverable_until_it_is_back(
-    broker: Broker, bus: ServiceBus, queue: str
+    broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(servicebus, "SHUT_S", 0.0)
     await bus.send([message(queue, 1)])
     broker.delete_queue(queue)
     with pytest.raises(UndeliverableError, match=f"^queue {queue}: There is no such queue"):
@@ -242,6 +245,19 @@ async def test_a_queue_deleted_under_an_open_sender_is_undeliverable_until_it_is
     broker.create_queue(queue)
     await bus.send([message(queue, 3)])
     assert broker.counts(queue).active == 1
+
+
+async def test_many_sends_to_a_queue_that_is_missing_take_the_time_of_one(
+    bus: ServiceBus, queue: str, broker: Broker
+) -> None:
+    """They waited in line, two seconds each, and held the slots of all other orders."""
+    broker.delete_queue(queue)
+    began = time.monotonic()
+    errors = await asyncio.gather(
+        *(bus.send([message(queue, number)]) for number in range(40)), return_exceptions=True
+    )
+    assert {type(error) for error in errors} == {UndeliverableError}
+    assert time.monotonic() - began < 9.0
 
 
 async def test_many_first_sends_open_one_link_and_one_batch_is_one_transfer(

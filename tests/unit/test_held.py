@@ -251,23 +251,18 @@ async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again
     assert system.notices() == ["rejected"]
 
 
-async def test_a_copy_that_is_too_large_and_cannot_be_kept_stops_no_order_behind_it() -> None:
-    """An application filled orders-rejected, and sent what fits its queue only once."""
+async def test_of_orders_too_only_so_many_are_held_for_a_queue_and_the_oldest_are_dead_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An application that keeps its queue full had each of its waiting orders held for 14 days."""
+    monkeypatch.setattr(module, "HELD_MAX", 40)
     system = kit()
-    now = system.clock.now()
-    large = Message(QUEUES.orders, "m", b"x" * MESSAGE_BYTES_MAX, properties={FIRST_ID: "m-1"})
-    await system.store.hold(HeldMessage(message=large, since=now, order_id="m"))
-    await hold(system, QUEUES.orders, properties={FIRST_ID: "m-2"})
-    system.bus.queues[QUEUES.rejected].length_max = 0
+    await hold(system, QUEUES.orders, 75, properties={FIRST_ID: "m"})
+    system.bus.queues[QUEUES.orders].refuses = True
     await system.later(LATE_S)
     await system.sweep()
-    assert system.ids(QUEUES.orders) == ["m-0"]
-    assert kinds(system) == []
-    system.bus.queues[QUEUES.rejected].length_max = None
-    await system.later(AGAIN_S)
-    await system.sweep()
-    assert system.held() == []
-    assert [each.message_id for each in system.rejected()] == ["m-1"]
+    assert len(system.held()) == 40
+    assert len(system.bus.messages(QUEUES.dead_letters)) == 35
 
 
 async def test_a_copy_waits_for_a_right_to_send_that_is_missing_for_a_while() -> None:

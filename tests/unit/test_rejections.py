@@ -9,6 +9,7 @@ import pytest
 
 from sas.codec.external import KEPT_BYTES_MAX
 from sas.ports import Message, QueueFullError, QueueRefusesError
+from sas.testing.bus import MESSAGE_BYTES_MAX
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 from tests.unit.test_bound_applications import BOUND, WEB, bound_system, come
 
@@ -130,6 +131,18 @@ async def test_a_dead_letter_that_forges_its_source_does_not_circle() -> None:
     fill(system)
     for number in range(MANY):
         await system.run(system.dead_letters.handle(letter(FORGED, QUEUES.orders, f"m-{number}")))
+    (alert,) = system.alerts()
+    assert alert.scope == "queue orders-rejected"
+
+
+async def test_what_can_neither_wait_nor_be_kept_is_counted_and_not_delivered_for_ever() -> None:
+    """It fits its queue only as it was sent. The subqueue of dead letters delivers without end."""
+    system = kit()
+    fill(system)
+    large = Message(QUEUES.orders, "m-1", b"x" * (MESSAGE_BYTES_MAX - 512))
+    assert await system.receive(large) is None
+    lost = letter(large.body)
+    assert await system.run(system.receiver.receive(system.dead_letters.handle, lost)) is None
     (alert,) = system.alerts()
     assert alert.scope == "queue orders-rejected"
 
