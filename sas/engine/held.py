@@ -60,7 +60,7 @@ PAGE = 20
 REPORTED_AFTER = timedelta(minutes=10)
 HELD_FOR = timedelta(days=14)
 HELD_MAX = 10_000
-"""Most messages that are held for a queue of applications, counted when the operator is told of it."""
+"""Most messages held for a queue of applications, counted when the operator is told of it."""
 EXPIRED = "TTLExpiredException"
 """The DeadLetterReason of Service Bus for a message that its queue does not keep any longer."""
 
