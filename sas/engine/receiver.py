@@ -177,8 +177,8 @@ class Receiver:
     The numbers are those of the module's text. ``external`` holds the copies that no queue takes.
     ``report_mismatch`` tells the operator of a deploy that puts messages back, because it does not
     fit the state store or lacks a queue or a right. ``incidents`` tells the operator of failures.
-    ``dead_letters`` is the queue of that name. ``reject`` keeps a message aside for good that is
-    too large to be put back.
+    ``dead_letters`` is the queue of that name. ``reject`` puts a message aside that is too large
+    to be put back.
     """
 
     bus: MessageBus

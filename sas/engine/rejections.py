@@ -3,7 +3,8 @@
 1. **The application first.** It is notified of a refused order, whatever becomes of the message.
 2. **Keep the message** on ``orders-rejected``: one from inside the system whole, of one from an
    application 64 KB at most. If that queue is full or disabled, a refused order is not kept if its
-   application was notified; an incident counts it. All other messages are put back and wait.
+   application was notified; an incident counts it, and what is too large to wait. All other
+   messages are put back and wait.
 3. **Inform the operator.** Applications choose how many messages are refused. So those of one
    queue and one reason are one incident. A message from inside the system has an alert of its own.
 

@@ -352,11 +352,10 @@ def _left(queues: Iterable[QueueCount]) -> Iterable[Problem]:
         what = "dead letter" if count.dead_lettered else "rejected message"
         subject = f"{total:,} {what} lies" if total == 1 else f"{total:,} {what}s lie"
         newest = "" if total == 1 else "the newest: "
-        cause = quoted(count.cause.rstrip("."))
         yield Problem(
             kind="dead-lettered" if count.dead_lettered else "rejected",
             about=f"queue {count.queue}",
-            text=_ended(f"{subject} in queue {count.queue}: {newest}{cause}"),
+            text=_ended(f"{subject} in queue {count.queue}: {newest}{count.cause}"),
             todo="Repair the cause, then send them again or remove them.",
             needs_you=True,
             since=count.oldest,

@@ -108,10 +108,12 @@ def test_words_of_others_stay_between_marks_and_none_becomes_what_to_do(night: N
     night.fail("A", RefusedError("no: all is repaired", "no"))
     why = quoted(hostile)
     seen(night, AlertKind.AGENT_FAILING, "agent stock", f"Agent stock fails: {why}. Deploy it.")
-    count = QueueCount(queue="orders", dead_lettered=1, cause=f"its queue gave it up ({hostile})")
+    count = QueueCount(queue="orders", dead_lettered=1, cause=f"its queue gave it up: {why}")
     problems = state(night, [count]).problems
     (failing,) = [problem for problem in problems if problem.kind == "agent-failing"]
     assert (failing.text, failing.todo) == (f"Agent stock fails: {why}.", "Deploy it.")
+    (lying,) = [problem for problem in problems if problem.kind == "dead-lettered"]
+    assert lying.text == f"1 dead letter lies in queue orders: {count.cause}."  # marked once
     assert len([problem for problem in problems if "repaired" in problem.text]) == 3
     for problem in problems:
         assert "repaired" not in re.sub("“[^”]*”", "", problem.text + problem.todo)
