@@ -260,6 +260,17 @@ async def test_many_sends_to_a_queue_that_is_missing_take_the_time_of_one(
     assert time.monotonic() - began < 9.0
 
 
+async def test_many_sends_to_a_queue_that_is_disabled_all_hear_that_it_is(
+    bus: ServiceBus, queue: str, broker: Broker
+) -> None:
+    """Who came late heard that the bus is away, so its message was not counted but put back."""
+    broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
+    errors = await asyncio.gather(
+        *(bus.send([message(queue, number)]) for number in range(16)), return_exceptions=True
+    )
+    assert {type(error) for error in errors} == {QueueFullError}
+
+
 async def test_many_first_sends_open_one_link_and_one_batch_is_one_transfer(
     broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
