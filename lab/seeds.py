@@ -20,7 +20,7 @@ from sas.testing.run import jobs_here, played
 from sas.testing.shrink import shrunk
 
 ROOT = Path(__file__).parents[1]
-APP = "tests.simulation.test_everything_at_once:DEFINED"
+APP = "tests.simulation.crowded:DEFINED"
 """Workflows with every feature."""
 
 

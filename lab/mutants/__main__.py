@@ -40,7 +40,7 @@ COPIED = (
     "local.settings.json",
     "docs",
 )
-APP = "tests.simulation.test_everything_at_once:DEFINED"
+APP = "tests.simulation.crowded:DEFINED"
 """Workflows with every feature: alternatives, drain times, waits, deadlines, no undo."""
 SEEDS_MAX = 2000
 SEED_CPU_S_MAX = 60

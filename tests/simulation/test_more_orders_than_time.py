@@ -15,7 +15,6 @@ from sas.domain.order import OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.testing.plan import Faults
-from tests.long import seeds
 from tests.simulation.system import build, check_end
 
 TIME = timedelta(seconds=20)
@@ -45,16 +44,15 @@ AT_ONCE = 3
 """Calls of an agent. Short ones take a second on average: a step is through in 100 seconds."""
 
 
-@pytest.mark.parametrize("seed", seeds(1, 3))
 @pytest.mark.parametrize(
     ("seconds_max", "orders"),
     [(2.0, ORDERS), (13.0, ORDERS // 5)],
     ids=["short calls", "calls of two thirds of the time allowed"],
 )
 async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(
-    seconds_max: float, orders: int, seed: int
+    seconds_max: float, orders: int
 ) -> None:
-    system = build(seed, Faults(seconds_max=seconds_max), definitions=CROWDED)
+    system = build(0, Faults(seconds_max=seconds_max), definitions=CROWDED)
     system.world.rules = replace(system.world.rules, calls_max=AT_ONCE)
     system.slow_store(0.2)
     for number in range(orders):

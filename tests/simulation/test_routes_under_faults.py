@@ -19,7 +19,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.remote import ModelService
-from tests.long import seeds
+from tests.long import ranges
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_breakers_under_faults import FAULTS, flapping
 
@@ -118,18 +118,13 @@ def route_counts(system: System) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
+@pytest.mark.parametrize("seeds", ranges(2, 30))
+@pytest.mark.parametrize("clocks_apart", [(0.0,), (0.0, 3.0, -3.0)])
 async def test_every_effect_is_in_force_once_at_one_agent_while_services_go_down(
-    seed: int,
+    clocks_apart: tuple[float, ...], seeds: range
 ) -> None:
-    await run(prepared(seed))
-
-
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_every_order_ends_whole_while_instances_with_clocks_apart_choose_agents(
-    seed: int,
-) -> None:
-    await run(prepared(seed, clocks_apart=(0.0, 3.0, -3.0)))
+    for seed in seeds:
+        await run(prepared(seed, clocks_apart=clocks_apart))
 
 
 class Watched:
@@ -152,16 +147,17 @@ class Watched:
         return counted
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: int) -> None:
+@pytest.mark.parametrize("seeds", ranges(2, 30))
+async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seeds: range) -> None:
     """Here no request is at two instances at once: both would have its one slot."""
     faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
     limits = {"inventory": 1, "payment": 2}
-    system = prepared(seed, faults, clocks_apart=(0.0, 2.0), limits=limits)
-    watched = {name: Watched(system.agents[name]) for name in ("inventory", "payment")}
-    await run(system, outages=False)
-    assert watched["inventory"].in_flight_max == 1
-    assert watched["payment"].in_flight_max <= 2
+    for seed in seeds:
+        system = prepared(seed, faults, clocks_apart=(0.0, 2.0), limits=limits)
+        watched = {name: Watched(system.agents[name]) for name in limits}
+        await run(system, outages=False)
+        assert watched["inventory"].in_flight_max == 1
+        assert watched["payment"].in_flight_max <= 2
 
 
 @pytest.mark.long

@@ -44,12 +44,11 @@ from sas.testing.shrink import shrunk
 from sas.testing.system import Project, System
 from sas.testing.violation import Violation
 from tests.business import workflows
-from tests.long import seeds
+from tests.long import ranges
 
 ROOT = Path(__file__).parents[2]
 TIME = timedelta(seconds=20)
 UNDO = Undo(TIME)
-APP = "tests.business:workflows"
 
 
 def two_steps(*, undo: Undo | None = UNDO, time: timedelta = TIME) -> Workflows:
@@ -60,17 +59,27 @@ def two_steps(*, undo: Undo | None = UNDO, time: timedelta = TIME) -> Workflows:
     return Workflows([Workflow("order", version=1, steps=steps, on_failure=OnFailure.UNDO)])
 
 
+def submits(count: int, apart_s: float = 1.0) -> tuple[Submit, ...]:
+    """Return submissions of orders O-0, O-1 and so on."""
+    return tuple(
+        Submit(at_s=1.0 + apart_s * n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
+        for n in range(count)
+    )
+
+
 @pytest.fixture
 def project() -> Project:
     return Project.of(workflows(timedelta(seconds=20)), ROOT)
 
 
-@pytest.mark.parametrize("seed", seeds(6, 150))
-def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seed: int) -> None:
-    played = play(project, drawn(seed, project.workflows))
-    assert played.violations == []
-    submissions = [item for item in played.plan.items if isinstance(item, Submit)]
-    assert played.orders == sum(submission.workflow != NO_WORKFLOW for submission in submissions)
+@pytest.mark.parametrize("seeds", ranges(6, 150))
+def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seeds: range) -> None:
+    for seed in seeds:
+        played = play(project, drawn(seed, project.workflows))
+        assert played.violations == [], f"seed {seed}"
+        submissions = [item for item in played.plan.items if isinstance(item, Submit)]
+        known = [submission.workflow != NO_WORKFLOW for submission in submissions]
+        assert played.orders == sum(known), f"seed {seed}"
 
 
 def test_the_seeds_draw_every_kind_of_fault() -> None:
@@ -128,10 +137,7 @@ def test_a_call_under_another_key_than_its_step_has_is_found(
 
     monkeypatch.setattr(RequestContent, "call_of", other)
     project = Project.of(two_steps(), ROOT)
-    played = play(
-        project,
-        Plan(1, 1, (Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1),)),
-    )
+    played = play(project, Plan(1, 1, submits(1)))
     first = played.violations[0]
     assert str(first) == "invariant 7: order O-0: O-0/reserve-1 is no key of step reserve"
 
@@ -154,10 +160,7 @@ def test_an_order_of_an_unknown_workflow_must_get_a_rejected_notification(
 
 
 REDRIVEN: tuple[Item, ...] = (
-    *(
-        Submit(at_s=1.0 + n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
-        for n in range(3)
-    ),
+    *submits(3),
     *(Chance("given_up", 0.3), Chance("store_throttled", 0.3)),
     *(Redrive(at_s, back, twice) for at_s, back, twice in ((60, True, True), (300, True, False))),
 )
@@ -189,10 +192,7 @@ def test_an_order_that_a_redrive_loses_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 UNFORWARDED: tuple[Item, ...] = (
-    *(
-        Submit(at_s=1.0 + n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
-        for n in range(4)
-    ),
+    *submits(4),
     Chance("crash", 0.04),
     Unforwarded(from_s=10.0, queue=None, at_once=True, twice=True, die=2),
 )
@@ -211,9 +211,8 @@ def test_dead_letters_that_no_queue_forwards_are_sent_again_and_every_order_ends
 
 def test_a_forged_dead_letter_fences_nothing() -> None:
     project = Project.of(two_steps(), ROOT)
-    submission = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
     forged = tuple(Forge(1.0 + n / 10, "O-0") for n in range(30))
-    played = play(project, Plan(1, 1, (submission, *forged)), tell=True)
+    played = play(project, Plan(1, 1, (*submits(1), *forged)), tell=True)
     assert played.violations == []
     assert not played.words["fenced"]
     assert played.ends["order", "Processed"] == 1
@@ -221,14 +220,10 @@ def test_a_forged_dead_letter_fences_nothing() -> None:
 
 def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_of_them() -> None:
     project = Project.of(two_steps(), ROOT)
-    submissions = tuple(
-        Submit(at_s=float(n), order_id=f"O-{n}", workflow="order", urgent=False, times=1)
-        for n in range(6)
-    )
     ends: Counter[str] = Counter()
     for seed in range(4):
         chances = Chance("given_up", 0.3), Chance("late", 0.3), Chance("store_throttled", 0.3)
-        plan = Plan(seed, 2, (*submissions, *chances))
+        plan = Plan(seed, 2, (*submits(6), *chances))
         played = play(project, plan)
         assert played.violations == []
         ends += played.words
@@ -239,8 +234,7 @@ def test_an_order_whose_services_answer_no_call_ends_once_faults_by_chance_have_
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "CHANCE_S", 900.0)
-    submission = Submit(at_s=1.0, order_id="O-0", workflow="order", urgent=False, times=1)
-    played = play(project, Plan(1, 1, (submission, Chance("lost_answer", 1.0))), tell=True)
+    played = play(project, Plan(1, 1, (*submits(1), Chance("lost_answer", 1.0))), tell=True)
     assert played.violations == []
     assert sum(played.ends.values()) == 1
     (ended,) = [line for line in played.story if "no fault happens by chance any more" in line]
@@ -265,12 +259,6 @@ async def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found()
     assert [violation.number for violation in broken] == [8, 7]
 
 
-FIVE: tuple[Item, ...] = tuple(
-    Submit(at_s=float(n), order_id=f"O-{n}", workflow="order", urgent=False, times=1)
-    for n in range(5)
-)
-
-
 def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
     queues = queue_rules(ROOT, ["payment"])
     described = json.loads((ROOT / "infra/queues.json").read_text())["kinds"]
@@ -285,19 +273,27 @@ def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
     assert host_rules(ROOT).calls_max == calls
 
 
-@pytest.mark.parametrize("text", ["{", '{"kinds": []}', '{"kinds": {"orders": {}}}'])
-def test_a_list_of_queues_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_of_the_project_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "infra").mkdir()
-    (tmp_path / "infra/queues.json").write_text(text)
-    with pytest.raises(PlatformFileError, match=r"queues\.json is not a list of queues"):
-        queue_rules(tmp_path, ["payment"])
+    nested = "[" * 100_000
+    kept = ["0", '{"maxDeliveryCount": "many"}', '{"lockDuration": "P99999999999D"}']
+    kinds = [f'{{"kinds": {{"kept": {{"properties": {properties}}}}}}}' for properties in kept]
+    for text in ("{", nested, '{"kinds": []}', '{"kinds": {"orders": {}}}', *kinds):
+        (tmp_path / "infra/queues.json").write_text(text)
+        with pytest.raises(PlatformFileError, match=r"queues\.json"):
+            queue_rules(tmp_path, ["payment"])
+    for text in (nested, '{"functionTimeout": "9999999999999:00:00"}', '{"extensions": 1}'):
+        (tmp_path / "host.json").write_text(text)
+        with pytest.raises(PlatformFileError, match=r"host\.json cannot be read"):
+            host_rules(tmp_path)
 
 
-def submits(count: int, apart_s: float) -> tuple[Submit, ...]:
-    return tuple(
-        Submit(at_s=1.0 + apart_s * n, order_id=f"O-{n}", workflow="order", urgent=False, times=1)
-        for n in range(count)
-    )
+def test_a_project_without_a_list_gets_the_rules_that_it_would_be_deployed_with(
+    tmp_path: Path,
+) -> None:
+    rules = queue_rules(tmp_path, ["payment"])
+    assert rules == queue_rules(ROOT, ["payment"])
+    assert rules["agent-payment"].duplicate_window is not None
 
 
 def test_a_deploy_in_the_middle_brings_one_more_version_beside_two() -> None:

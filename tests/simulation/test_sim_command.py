@@ -90,32 +90,20 @@ def test_an_undo_of_the_last_step_that_does_nothing_is_found(
         test(Kit())  # type: ignore[operator]
 
 
-def told(*words: str, hash_seed: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("sas.cli", "sim", "--seed", "9"), "POST /charges of step take-payment, order O-1: 200"),
-        (("lab.seeds", "--seed", "9"), "is asked to do"),
-    ],
-)
-def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(
-    words: tuple[str, ...], line: str
-) -> None:
-    story = told(*words, hash_seed="1")
-    assert line in " ".join(story.split())
-    assert told(*words, hash_seed="2") == story
+@pytest.mark.parametrize("words", [("sas.cli", "sim"), ("lab.seeds",)])
+def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(words: tuple[str, ...]) -> None:
+    stories = [
+        subprocess.run(
+            [sys.executable, "-m", *words, "--seed", "9"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            cwd=ROOT,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert stories[0] == stories[1]
+    assert len(stories[0].splitlines()) > 10
 
 
 APP = """\
@@ -229,13 +217,12 @@ def seat(call: Call[Ticket]) -> str:
     assert verdict == "Nothing wrong with your workflow in 20 stories."
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_check_with_a_bug_is_named_with_its_line(
-    project: Path, capsys: pytest.CaptureFixture[str], jobs: str
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (app,) = project.glob("app_*.py")
     app.write_text(APP.replace("if ticket.amount < 1000:", 'if {}["cake"]:'))
-    assert main(["sim", "--seeds", "3", "--jobs", jobs]) == 2
+    assert main(["sim", "--seeds", "3", "--jobs", "2"]) == 2
     line = app.read_text().splitlines().index('    if {}["cake"]:') + 1
     bug = f"the check of saga ticket raised KeyError: 'cake' in check ({app.name}:{line})"
     error = capsys.readouterr().err

@@ -16,7 +16,7 @@ from sas.features.callbacks.endpoint import Callbacks
 from sas.features.incidents.board import IncidentBoard
 from sas.testing.plan import NO_WORKFLOW, Apart, Away, Chance, Item, Outside, Plan, Press, Submit
 from sas.testing.play import Project, play
-from tests.simulation.test_everything_at_once import DEFINED
+from tests.simulation.crowded import DEFINED
 
 PROJECT = Project.of(DEFINED, Path(__file__).parents[2])
 NAMES = [workflow.name for workflow in DEFINED]
