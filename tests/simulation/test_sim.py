@@ -78,8 +78,8 @@ def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seeds: ra
         played = play(project, drawn(seed, project.workflows))
         assert played.violations == [], f"seed {seed}"
         submissions = [item for item in played.plan.items if isinstance(item, Submit)]
-        known = [submission.workflow != NO_WORKFLOW for submission in submissions]
-        assert played.orders == sum(known), f"seed {seed}"
+        with_workflow = [submission.workflow != NO_WORKFLOW for submission in submissions]
+        assert played.orders == sum(with_workflow), f"seed {seed}"
 
 
 def test_the_seeds_draw_every_kind_of_fault() -> None:
@@ -276,8 +276,10 @@ def test_the_deployed_rules_of_queues_and_host_are_played() -> None:
 def test_a_file_of_the_project_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "infra").mkdir()
     nested = "[" * 100_000
-    kept = ["0", '{"maxDeliveryCount": "many"}', '{"lockDuration": "P99999999999D"}']
-    kinds = [f'{{"kinds": {{"kept": {{"properties": {properties}}}}}}}' for properties in kept]
+    properties_list = ["0", '{"maxDeliveryCount": "many"}', '{"lockDuration": "P99999999999D"}']
+    kinds = [
+        f'{{"kinds": {{"kept": {{"properties": {properties}}}}}}}' for properties in properties_list
+    ]
     for text in ("{", nested, '{"kinds": []}', '{"kinds": {"orders": {}}}', *kinds):
         (tmp_path / "infra/queues.json").write_text(text)
         with pytest.raises(PlatformFileError, match=r"queues\.json"):
