@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from yarl import URL
 
 from devstack.azurite import Azurite
@@ -26,7 +28,7 @@ from tests.contract import cases
 from tests.functions_rig import ROOT, own_queues, until
 from tests.terminal import Terminal
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
@@ -94,16 +96,15 @@ async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_sig
     assert not [line for line in lines if "Traceback" in line]
 
 
-@asynccontextmanager
-async def with_an_order() -> AsyncIterator[tuple[Broker, dict[str, str]]]:
-    """A broker and a table with one order, and the settings that name them."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env() -> AsyncIterator[dict[str, str]]:
+    """The settings that name a broker and a table with one order."""
     with Azurite() as azurite:
         async with Broker(parse_config(_queues())) as broker:
             store = TableStore.connect(azurite.connection_string, "orders")
             await store.commit(cases.submitted("A-1"))
             await store.close()
-            env = {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
-            yield broker, env
+            yield {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
 
 
 BROWSER = """#!/bin/sh
@@ -134,13 +135,10 @@ async def page_in(folder: Path) -> Path:
 
 
 async def test_the_browser_opens_a_private_page_and_the_link_is_not_in_the_process_list(
-    tmp_path: Path,
+    env: dict[str, str], tmp_path: Path
 ) -> None:
     arguments = ("--port", "0", "--open", "--json")
-    async with (
-        with_an_order() as (_, env),
-        started(*arguments, **env, **browser_of(tmp_path)) as (_, lines),
-    ):
+    async with started(*arguments, **env, **browser_of(tmp_path)) as (_, lines):
         link = json.loads(await line_of(lines, r"\{.*\}"))["Link"]
         page = await page_in(tmp_path)
         process_list = (tmp_path / "browser.seen").read_text(errors="replace")
@@ -161,44 +159,42 @@ async def test_the_browser_opens_a_private_page_and_the_link_is_not_in_the_proce
 
 
 async def test_at_a_terminal_it_says_that_a_link_was_used_and_removes_its_page_at_the_end(
-    tmp_path: Path,
+    env: dict[str, str], tmp_path: Path
 ) -> None:
     terminal = Terminal(200)
-    async with with_an_order() as (_, env):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sas.cli", "desk", "--port", "0", "--open"),
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "SAS_OPERATOR": "ann", **env, **browser_of(tmp_path)},
-            stdin=terminal.fd,
-            stdout=terminal.fd,
-            stderr=terminal.fd,
-        )
-        try:
-            page = await page_in(tmp_path)
-            terminal.type("\n")
-            await asyncio.to_thread(terminal.wait_for, "A new link: ")
-            link = terminal.raw.partition("A new link: ")[2].split()[0]
-            async with aiohttp.ClientSession() as http, http.get(link) as answer:
-                assert answer.status == 200
-            await asyncio.to_thread(terminal.wait_for, "If it was not yours, stop the desk.")
-            assert re.search(r"A browser logged in at 20\S+ \S+\+00:00\.", terminal.raw)
-            terminal.type("\x04")
-            async with asyncio.timeout(120):
-                assert await process.wait() == 0
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            terminal.close()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sas.cli", "desk", "--port", "0", "--open"),
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "SAS_OPERATOR": "ann", **env, **browser_of(tmp_path)},
+        stdin=terminal.fd,
+        stdout=terminal.fd,
+        stderr=terminal.fd,
+    )
+    try:
+        page = await page_in(tmp_path)
+        terminal.type("\n")
+        await asyncio.to_thread(terminal.wait_for, "A new link: ")
+        link = terminal.raw.partition("A new link: ")[2].split()[0]
+        async with aiohttp.ClientSession() as http, http.get(link) as answer:
+            assert answer.status == 200
+        await asyncio.to_thread(terminal.wait_for, "If it was not yours, stop the desk.")
+        assert re.search(r"A browser logged in at 20\S+ \S+\+00:00\.", terminal.raw)
+        terminal.type("\x04")
+        async with asyncio.timeout(120):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        terminal.close()
     assert not page.parent.exists()
 
 
-async def test_a_terminal_that_is_closed_leaves_no_page_in_the_home_folder(tmp_path: Path) -> None:
+async def test_a_terminal_that_is_closed_leaves_no_page_in_the_home_folder(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     arguments = ("--port", "0", "--open")
-    async with (
-        with_an_order() as (_, env),
-        started(*arguments, **env, **browser_of(tmp_path)) as (process, _),
-    ):
+    async with started(*arguments, **env, **browser_of(tmp_path)) as (process, _):
         page = await page_in(tmp_path)
         process.send_signal(signal.SIGHUP)
         async with asyncio.timeout(120):
@@ -206,13 +202,13 @@ async def test_a_terminal_that_is_closed_leaves_no_page_in_the_home_folder(tmp_p
     assert not page.parent.exists()
 
 
-async def test_a_port_that_is_taken_is_one_sentence() -> None:
-    async with with_an_order() as (broker, env):
-        port = broker.connection_string.split("localhost:")[-1].split("127.0.0.1:")[-1]
-        async with started("--port", port.split(";")[0].strip("/"), **env) as (process, lines):
+async def test_a_port_that_is_taken_is_one_sentence(env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        async with started("--port", port, **env) as (process, lines):
             async with asyncio.timeout(120):
                 assert await process.wait() == 2
-            await line_of(lines, r"sas: port \d+ cannot be used .*: give --port 0")
+            await line_of(lines, rf"sas: port {port} cannot be used .*: give --port 0")
     assert len(lines) == 1
 
 

@@ -60,11 +60,8 @@ def test_the_client_needs_neither_functions_nor_telemetry_exporters() -> None:
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
-        (["list"], "aiohttp", "cli"),
         (["show", "O-1"], "azure.data", "cli"),
         (["desk"], "jinja2", "desk"),
-        (["new", "x"], "typer", "cli"),
-        (["docs", "--help"], "rich", "cli"),
         (["sim"], "typer", "testing"),
     ],
 )
@@ -80,8 +77,8 @@ def test_a_verb_that_lacks_a_package_says_which_extra_to_install(
     assert re.fullmatch(sentence, ran.stderr), ran.stderr
 
 
-@pytest.mark.parametrize("words", [["sim", "--help"], ["new", "--help"], ["--version"]])
-def test_the_verbs_of_developers_need_nothing_of_azure(words: list[str]) -> None:
+def test_the_verbs_of_developers_need_nothing_of_azure() -> None:
+    words = ["sim", "--help"]
     ran = run(STARTED.format(words), "aiohttp", "azure.data", "azure.identity", "jinja2")
     assert (ran.returncode, ran.stderr) == (0, "")
 
