@@ -44,25 +44,17 @@ def test_of_10_000_keys_the_asked_for_share_is_refused_for_good() -> None:
 
 
 def test_a_retry_a_verb_and_a_service_each_have_an_outcome_of_their_own() -> None:
-    faults = Faults(transient=0.5)
+    faults = Faults(transient=0.5, permanent=0.5, undo_permanent=0.5)
 
-    def kinds(service: str, verb: Verb, attempt: int) -> list[object]:
-        return [faults.of_attempt(service, verb, key, attempt) for key in KEYS[:200]]
+    def outcomes(service: str, verb: Verb, attempt: int = 1) -> list[object]:
+        kinds = [faults.of_attempt(service, verb, key, attempt) for key in KEYS[:200]]
+        return [*kinds, *(faults.refuses(service, verb, key) for key in KEYS[:200])]
 
-    first = kinds("stock", Verb.DO, 1)
-    assert first != kinds("stock", Verb.DO, 2)
-    assert first != kinds("stock", Verb.UNDO, 1)
-    assert first != kinds("payment", Verb.DO, 1)
-
-
-def test_a_refused_do_implies_nothing_for_its_undo_or_another_service() -> None:
-    faults = Faults(permanent=0.5, undo_permanent=0.5)
-
-    def refused(service: str, verb: Verb) -> list[bool]:
-        return [faults.refuses(service, verb, key) for key in KEYS[:200]]
-
-    assert refused("stock", Verb.DO) != refused("stock", Verb.UNDO)
-    assert refused("stock", Verb.DO) != refused("payment", Verb.DO)
+    first = outcomes("stock", Verb.DO)
+    assert first[:200] != outcomes("stock", Verb.DO, 2)[:200]
+    for other in (outcomes("stock", Verb.UNDO), outcomes("payment", Verb.DO)):
+        assert first[:200] != other[:200]
+        assert first[200:] != other[200:]
 
 
 def test_raising_a_rate_keeps_every_call_failing_that_failed_before() -> None:
