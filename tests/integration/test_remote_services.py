@@ -19,6 +19,7 @@ from aiohttp import web
 
 from samples.remote_services import Faults, RemoteServices
 from samples.services.faults import FaultKind, Verb
+from samples.services.ledger import EffectView
 from tests.forked import said_by
 
 CHARGE: dict[str, Any] = {
@@ -106,9 +107,8 @@ class Client:
             return Answer(RESET)
 
     @property
-    def effects(self) -> list[dict[str, Any]]:
-        effects: list[dict[str, Any]] = self.remote.ledger(self.service)["effects"]
-        return effects
+    def effects(self) -> list[EffectView]:
+        return self.remote.ledger(self.service)["effects"]
 
 
 @pytest.fixture
@@ -237,8 +237,8 @@ async def test_a_failed_call_happens_once_when_it_is_repeated(
                 await payment.do(key)
             remote.set_faults(faults)
             failed = await act(key)
-            moment = "undone_at" if verb is Verb.UNDO else "at"
-            moments = [effect[moment] for effect in payment.effects]
+            undo = verb is Verb.UNDO
+            moments = [effect["undone_at"] if undo else effect["at"] for effect in payment.effects]
             assert failed.status == status
             assert failed.retry_after == ("7" if kind is FaultKind.TOO_MANY else None)
             assert sum(at is not None for at in moments) == effects
