@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sas", "orders", "devstack", "samples", "tools", "lab")
 
@@ -78,31 +76,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return groups
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_has_no_circle_of_imports(package: str) -> None:
-    graph = graph_of(ROOT / package)
-    assert graph
-    assert circles(graph) == []
-
-
-@pytest.mark.parametrize(
-    "import_line",
-    [
-        "from p.sub.low import x",
-        "from .sub import low",
-        "import p.sub.low as low",
-        "def late():\n    from p.sub import low",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.sub.low import x",
-    ],
-)
-def test_a_circle_is_found_wherever_its_import_is(tmp_path: Path, import_line: str) -> None:
-    package = tmp_path / "p"
-    (package / "sub").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "sub" / "__init__.py").write_text("")
-    (package / "sub" / "low.py").write_text("from ..middle import y\nx = 1\n")
-    (package / "middle.py").write_text("import p.top\ny = 1\n")
-    (package / "top.py").write_text(import_line)
-    assert circles(graph_of(package)) == [["p.middle", "p.sub.low", "p.top"]]
-    (package / "top.py").write_text("")
-    assert circles(graph_of(package)) == []
+def test_a_package_has_no_circle_of_imports() -> None:
+    for package in PACKAGES:
+        graph = graph_of(ROOT / package)
+        assert graph
+        assert circles(graph) == []
