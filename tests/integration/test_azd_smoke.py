@@ -15,15 +15,15 @@ from sas.domain.order import OrderState
 from sas.operate.errors import NotPossibleError
 from tests.functions_rig import ROOT, Rig, rig
 from tests.indexed_functions import functions
+from tests.infra.azd_kit import DEPLOYED
 from tests.infra.stand_ins import Cloud
-from tests.infra.test_azd_deploy import ENV
 
 
 async def smoke(system: Rig, azure: Cloud) -> tuple[int | None, str, str]:
     env = (
         os.environ
         | system.settings
-        | ENV
+        | DEPLOYED
         | {"PATH": f"{azure.path}{os.pathsep}{os.environ['PATH']}"}
     )
     process = await asyncio.create_subprocess_exec(
@@ -72,5 +72,5 @@ async def test_a_deployment_that_does_not_work_is_refused_with_what_to_do(
             monkeypatch.setenv(name, value)
         place = LiveSystem()
         with pytest.raises(NotPossibleError, match=sentence):
-            await verb._smoke(place, expected={"submission", "scheduler"}, env=ENV)
+            await verb._smoke(place, expected={"submission", "scheduler"}, env=DEPLOYED)
         await place.close()
