@@ -18,37 +18,47 @@ from tests.e2e.workflow_page import (
     ends_of,
     events_of,
     fragment,
-    project,
     put,
     run,
     sas,
     started,
+    write,
 )
 
-__all__ = ["project"]
 CALLBACKS = {"SAS_CALLBACK_KEY": "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="}
 
 
-def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
-    assert [name for name, _ in FILES] == [
-        "trips.py",
-        "function_app.py",
-        "tests/test_trips.py",
-        "trips.jsonl",
-    ]
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new project with the page's files, and what deploys it."""
+    folder = tmp_path_factory.mktemp("page") / "trips"
+    write(folder)
+    assert run(sas("infra"), folder).returncode == 0
+    return folder
+
+
+def test_the_page_s_files_pass_their_tests_and_stories_and_deploy_with_their_own_settings(
+    project: Path,
+) -> None:
+    pages_files = ["trips.py", "function_app.py", "tests/test_trips.py", "trips.jsonl"]
+    assert [name for name, _ in FILES] == pages_files
     assert len(COMMANDS) == 3
-
-
-def test_the_tests_of_the_page_pass_and_a_drawn_story_finds_nothing(project: Path) -> None:
     tested = run(["-m", "pytest", "-q", "-p", "sas.testing.plugin", "tests"], project)
     assert " passed" in tested.stdout, tested.stdout + tested.stderr
     assert tested.returncode == 0, tested.stdout
     simulated = run([*sas("sim"), "--jobs", "1"], project)
     assert "Nothing wrong with your workflow in 20 stories." in simulated.stdout, simulated.stderr
+    hook = ["-m", "sas.cli", "azd", "preprovision"]
+    refused = run(hook, project, AZURE_ENV_NAME="shop")
+    settings = re.findall(r"azd env set (\w+)", refused.stderr)
+    assert (refused.returncode, settings) == (1, ["TRIPS_URL"])
+    assert "azd env set TRIPS_URL https://trips.example" in PAGE
+    accepted = run(hook, project, AZURE_ENV_NAME="shop", TRIPS_URL="https://trips.example")
+    assert "sas: azd does not know the place yet" in accepted.stderr, "it asks azd next"
 
 
+@pytest.mark.long
 def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(project: Path) -> None:
-    assert run(sas("infra"), project).returncode == 0
     with started(project) as values:
         followed = run([*sas("submit"), "--json", "--patience", "240"], project)
         assert followed.returncode == 1, followed.stdout + followed.stderr
@@ -57,29 +67,6 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(projec
         assert booked(values["services"]) == [f"T-1/{name}" for name in names]
     completed = next(event for event in events_of(followed) if "completed" in event["type"])
     assert sorted(completed["data"]["results"]) == names
-
-
-def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:
-    text = (project / "trips.jsonl").read_text().replace("2027-03-05", "2027-02-01", 1)
-    (project / "trips.jsonl").write_text(text)
-    code = (
-        "import json, trips\nfrom sas.saga import business_of\n"
-        "order = json.loads(open('trips.jsonl').readline())\ndel order['order_id']\n"
-        "business_of([trips.trips]).checks['trip', 1](json.dumps(order).encode())"
-    )
-    refused = run(["-c", code], project)
-    assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
-
-
-def test_what_the_page_deploys_asks_for_its_own_settings(project: Path) -> None:
-    assert run(sas("infra"), project).returncode == 0
-    hook = ["-m", "sas.cli", "azd", "preprovision"]
-    refused = run(hook, project, AZURE_ENV_NAME="shop")
-    settings = re.findall(r"azd env set (\w+)", refused.stderr)
-    assert (refused.returncode, settings) == (1, ["TRIPS_URL"])
-    assert "azd env set TRIPS_URL https://trips.example" in PAGE
-    accepted = run(hook, project, AZURE_ENV_NAME="shop", TRIPS_URL="https://trips.example")
-    assert "sas: azd does not know the place yet" in accepted.stderr, "it asks azd next"
 
 
 @pytest.mark.long

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sas.project import create
 from tests.ports import free_port
 
@@ -40,10 +38,8 @@ def fragment(beginning: str) -> str:
     return text
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A new project with the page's files in place of those that it replaces."""
-    folder = tmp_path / "trips"
+def write(folder: Path) -> None:
+    """Write a new project with the page's files in place of those that it replaces."""
     create(folder)
     for name in ("orders.py", "tests/test_orders.py", "orders.jsonl"):
         (folder / name).unlink()
@@ -54,7 +50,6 @@ def project(tmp_path: Path) -> Path:
     text = services.read_text(encoding="utf-8")
     begin, end = text.index("ANSWERS: "), text.index("\n\n\nclass Services")
     services.write_text(text[:begin] + fragment("ANSWERS") + text[end:], encoding="utf-8")
-    return folder
 
 
 def put(path: Path, *changes: tuple[str, str]) -> None:
