@@ -143,32 +143,6 @@ def assert_named_as_holder(up: Child, screen: str) -> None:
     assert f"stop it (`kill {up.pid}`), or say --ports free." in sentence
 
 
-@pytest.mark.long
-def test_a_restart_with_a_directory_forgets_nothing(project: Path, tmp_path: Path) -> None:
-    file = tmp_path / "ten.jsonl"
-    lines = (ROOT / "samples" / "northwind-orders.jsonl").read_text().splitlines()[:10]
-    file.write_text("\n".join(lines))
-    reply = ("--reply-queue", "responses-web-shop")
-    submit = ("submit", str(file), "--workflow", "order", *reply, "--follow", "--json")
-    states: list[dict[str, str]] = []
-    effects: list[int] = []
-    for _ in range(2):
-        with made_up(project, f"DATA={tmp_path / 'data'}") as up:
-            submission = sas(project, *submit, "--patience", "240")
-            assert "undone: this key" not in submission.out
-            listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
-            orders = [json.loads(line) for line in listed.out.splitlines()]
-            states.append({order["OrderID"]: order["ProcessState"] for order in orders})
-            stock = re.search(r'"stock": "([^"]+)"', up.text)
-            assert stock
-            with urllib.request.urlopen(f"{stock[1]}/ledger", timeout=60) as answer:  # noqa: S310  ours
-                effects.append(len(json.load(answer)["effects"]))
-            up.ctrl_c()
-    assert len(states[0]) == 10
-    assert states[0] == states[1]
-    assert effects[0] == effects[1] >= 8
-
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

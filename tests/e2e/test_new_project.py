@@ -11,13 +11,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,21 +202,3 @@ def test_its_orders_run_to_their_end_on_one_machine(place: Place, project: Path)
     assert page.startswith("# Operating")
     run(place, "make", "infra", cwd=project)
     run(place, ".venv/bin/sas", "infra", "--check", cwd=project)
-
-
-def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk(
-    place: Place, project: Path
-) -> None:
-    with ExitStack() as sockets:
-        for port in (7201, 7474):
-            with suppress(OSError):  # another process has it, which is as good
-                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-        ran = subprocess.run(
-            [str(shutil.which("make")), "up"], cwd=project, env=environment(place),
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-    assert ran.returncode == 2  # make's own code for a command that failed
-    assert "7201 (services.py)" in ran.stderr
-    assert "7474 (the desk)" in ran.stderr
-    assert "held by pid " in ran.stderr
-    assert "Azure on this machine, for" not in ran.stdout

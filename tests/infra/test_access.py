@@ -173,17 +173,6 @@ def test_a_deployment_makes_its_author_no_operator() -> None:
     assert "AZURE_PRINCIPAL" not in json.dumps(PARAMETERS)
 
 
-def test_modules_that_are_called_twice_do_not_share_names_of_deployments() -> None:
-    """Two deployments of one name in a resource group meet, and one of them fails."""
-    fixed = [
-        name
-        for path in bicep_files()
-        for module in declared(path, "module")
-        for name in re.findall(r"^  name: '([^'$]+)'$", module.text, re.MULTILINE)
-    ]
-    assert sorted(set(fixed)) == sorted(fixed)
-
-
 def test_keys_and_old_protocols_are_off_and_no_file_asks_for_a_key() -> None:
     for file, texts in {
         "modules/messaging.bicep": ("disableLocalAuth: true", "minimumTlsVersion: '1.2'"),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
 
-from sas.cli import desk
 from tests.infra.kit import APP, PARAMETERS, ROOT, parameters, read_yaml
 
 AZURE_YAML = ROOT / "azure.yaml"
@@ -43,27 +41,6 @@ def test_parameters_are_those_of_main_bicep() -> None:
     assert set(PARAMETERS) <= set(declared)
     needed = {name for name, has_default in declared.items() if not has_default}
     assert needed <= set(PARAMETERS)
-
-
-def test_all_that_is_pinned_is_looked_at_every_week() -> None:
-    config = read_yaml(ROOT / ".github" / "dependabot.yml")
-    assert config["version"] == 2
-    looked_at = set()
-    for update in config["updates"]:
-        assert update["schedule"]["interval"] == "weekly"
-        places = update.get("directories") or [update["directory"]]
-        looked_at |= {(update["package-ecosystem"], place) for place in places}
-    locks = list(ROOT.glob("*/*/package-lock.json"))
-    locks += [*ROOT.glob("*/*/*/package-lock.json"), *ROOT.glob("*/*/*/*/package-lock.json")]
-    npm = {
-        ("npm", f"/{path.parent.relative_to(ROOT).as_posix()}")
-        for path in locks
-        if {"node_modules", "build"}.isdisjoint(path.parts)
-    }
-    actions = {
-        ("github-actions", f"/{path.parent.relative_to(ROOT).as_posix()}") for path in ACTIONS
-    }
-    assert looked_at == {("pip", "/"), ("github-actions", "/")} | npm | actions
 
 
 def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
@@ -111,36 +88,3 @@ def test_workflows_have_few_rights_and_keep_no_credentials() -> None:
         assert content["permissions"] == {"contents": "read"}
         text = path.read_text()
         assert text.count("actions/checkout@") == text.count("persist-credentials: false")
-
-
-def test_the_devcontainer_runs_make_up_and_forwards_what_it_serves() -> None:
-    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert container["onCreateCommand"] == "make setup"
-    assert container["postAttachCommand"] == "make up"
-    assert set(container["forwardPorts"]) == {desk.PORT, 7071}
-    assert {int(port) for port in container["portsAttributes"]} == set(container["forwardPorts"])
-    assert any("/node:" in feature for feature in container["features"])
-
-
-def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
-    folder = ROOT / ".devcontainer" / "emulator"
-    container = json.loads((folder / "devcontainer.json").read_text())
-    compose = read_yaml(folder / container["dockerComposeFile"])
-    emulator = read_yaml((folder / compose["include"][0]["path"]).resolve())
-    assert container["service"] in compose["services"]
-    assert "azurite" in compose["services"]
-    assert re.search(r"servicebus-emulator:2\.", emulator["services"]["emulator"]["image"])
-    assert "mssql/server" in emulator["services"]["sqlserver"]["image"]
-    assert "azure-functions-core-tools@4" in (folder / "post-create.sh").read_text()
-
-
-def test_the_devcontainer_makes_its_password_once_and_never_commits_it(tmp_path: Path) -> None:
-    script = tmp_path / "password.sh"
-    script.write_text((ROOT / ".devcontainer" / "emulator" / "password.sh").read_text())
-    passwords = []
-    for _ in range(2):
-        subprocess.run(["/bin/sh", script], check=True)
-        passwords.append((tmp_path / ".env").read_text())
-    assert passwords[0] == passwords[1]
-    assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", passwords[0])
-    assert ".env" in (ROOT / ".devcontainer" / "emulator" / ".gitignore").read_text().split()

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from sas.domain.queues import Queues
-from tests.infra.kit import INFRA, MAIN, PARAMETERS, SPAN_BYTES_AN_ORDER_MAX, bicep_files, declared
+from tests.infra.kit import INFRA, MAIN, SPAN_BYTES_AN_ORDER_MAX, declared
 
 ALERTS = (INFRA / "operations" / "alerts.bicep").read_text()
 ON_METRICS, ON_LOGS = ALERTS.split("\nvar logRules = ")
@@ -50,14 +50,6 @@ def test_what_an_application_named_is_marked_in_the_workbook() -> None:
             assert "strcat('“', Order, '”')" in text, path.name
 
 
-def test_comments_on_how_often_things_run_agree_with_the_schedules() -> None:
-    """With a window of a day, the alert of a late purge stayed on for a day after the repair."""
-    assert "param purgeSchedule string = '0 5/10 * * * *'" in MAIN
-    assert "window: 'PT3H' } // the purge runs every ten minutes" in ON_LOGS
-    assert "param supervisorSchedule string = '*/10 * * * * *'" in MAIN
-    assert "asks each shard every ten seconds" in ON_METRICS
-
-
 def test_every_alert_on_logs_has_a_metric_alert_for_the_hours_without_logs() -> None:
     on_logs = set(re.findall(r"    name: '([\w-]+)'\n    description", ON_LOGS))
     metric = set(re.findall(r"    name: '([\w-]+)'\n    description", ON_METRICS))
@@ -74,22 +66,10 @@ def test_the_daily_cap_follows_from_the_expected_orders() -> None:
         assert cap * 1e9 > orders_a_day * 2 * SPAN_BYTES_AN_ORDER_MAX, orders_a_day
 
 
-def test_recipients_of_alerts_are_those_of_the_setting() -> None:
-    assert "mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail" in MAIN
-    assert PARAMETERS["operatorMail"]["value"] == "${SAS_OPERATOR_MAIL=}"
-    assert "webhookAddresses: operatorWebhooks\n" in MAIN
-    assert PARAMETERS["operatorWebhooks"]["value"] == "${SAS_OPERATOR_WEBHOOKS=}"
-
-
 def test_alerts_on_queues_name_queues_of_the_code() -> None:
     queues = Queues()
     named = re.findall(r"values: \[('\w+-[\w', -]+)\]", ON_METRICS)
     assert set(re.findall(r"'([\w-]+)'", " ".join(named))) == {queues.alerts, queues.rejected}
-
-
-def test_dead_letters_are_watched_in_every_queue_and_working_queues_of_applications_too() -> None:
-    assert re.search(r"metric: \{ name: 'DeadletteredMessages'.*\n.*values: \['\*'\]", ON_METRICS)
-    assert "values: concat(list.access.appReceives, ownOrdersQueues)" in ALERTS
 
 
 def test_the_size_of_every_queue_is_watched_against_the_one_bound_that_all_have() -> None:
@@ -114,12 +94,6 @@ def test_what_comes_in_for_operators_fires_each_time_and_what_lies_there_reminds
         assert f"    times: {times}\n" in rule, name
 
 
-def test_a_budget_has_a_first_month_that_stays() -> None:
-    """Azure refuses another one (400), so it is not the month of the deployment."""
-    assert "startDate: '${monthlyBudget.?from}-01T00:00:00Z'" in ALERTS
-    assert "utcNow" not in ALERTS + MAIN
-
-
 def test_every_alert_wakes_the_action_group() -> None:
     resources = declared(Path("operations/alerts.bicep"), "resource")
     alerts = [each for each in resources if "Alerts" in each.symbol or each.symbol == "budget"]
@@ -133,28 +107,3 @@ def test_always_ready_instances_are_of_functions_that_exist() -> None:
     named = re.findall(r"function:([a-z_]+)", MAIN)
     assert sorted(named) == ["scheduler", "submission"]
     assert set(named) <= set(functions())
-
-
-def test_every_service_sends_its_figures_to_log_analytics() -> None:
-    kind = "Microsoft.Insights/diagnosticSettings@"
-    settings = {
-        f"{path.stem}: {scope}"
-        for path in bicep_files()
-        for each in declared(path, "resource")
-        if each.target.startswith(kind)
-        for scope in re.findall(r"^  scope: (\w+)$", each.text, re.MULTILINE)
-    }
-    assert settings == {
-        "function-app: app",
-        "key-vault: vault",
-        "messaging: namespace",
-        "storage-account: blobs",
-        "storage-account: tableService",
-    }
-
-
-def test_exports_are_deleted_after_five_weeks() -> None:
-    account = (INFRA / "modules" / "storage-account.bicep").read_text()
-    assert "daysAfterModificationGreaterThan: 35" in account
-    assert "'${expiringContainer}/'" in account
-    assert "expiringContainer: exportsContainer" in MAIN

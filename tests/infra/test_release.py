@@ -23,13 +23,6 @@ def runs(job: str) -> str:
     return "\n".join(step.get("run", "") for step in JOBS[job]["steps"])
 
 
-def test_nothing_is_published_but_what_the_tests_and_checks_passed() -> None:
-    assert JOBS["build"]["needs"] == "ci"
-    assert JOBS["publish"]["needs"] == ["build", "check"]
-    for step in ("tools.release", "twine check", "check-wheel-contents", "cyclonedx-py", "docs"):
-        assert step in runs("check")
-
-
 def test_what_is_published_is_built_where_nothing_else_is_installed() -> None:
     """A tool that checks the packages cannot change them: it runs in another job, afterwards."""
     build = JOBS["build"]

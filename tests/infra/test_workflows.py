@@ -104,16 +104,6 @@ def test_a_rollback_deploys_no_package_of_a_branch_that_may_not_deploy(tmp_path:
         assert (code == 0) == is_deployed, (run, event, branch)
 
 
-def test_drift_is_mended_and_a_rollback_changes_no_infrastructure() -> None:
-    steps = runs(STAGE["deploy"])
-    provision = STAGE["deploy"]["steps"][place(steps, "azd provision")]
-    refresh = STAGE["deploy"]["steps"][place(steps, "azd env refresh")]
-    assert provision["run"] == "azd provision --no-state --no-prompt"
-    assert (provision["if"], refresh["if"]) == ("inputs.run == ''", "inputs.run != ''")
-    assert "inputs.run == ''" in STAGE["plan"]["if"]
-    assert DEPLOY["ci"]["if"] == "inputs.run == ''"
-
-
 def test_who_signs_in_has_federated_identity_and_keeps_no_secret_for_it() -> None:
     signing_in = [STAGE["plan"], STAGE["deploy"], BACKUP["jobs"]["export"]]
     for job in signing_in:
@@ -142,14 +132,6 @@ def test_addresses_for_alerts_reach_a_deployment_and_each_is_masked() -> None:
     masked = subprocess.check_output([bash, "-c", mask], env={"WEBHOOKS": addresses}, text=True)
     expected = ["::add-mask::https://a.example/?key=1", "::add-mask::https://b.example/2"]
     assert masked.splitlines() == expected
-
-
-def test_the_nightly_export_runs_without_a_reviewer_and_by_identity() -> None:
-    job = BACKUP["jobs"]["export"]
-    assert "schedule" in BACKUP[True]  # YAML reads `on` so
-    assert job["environment"] == "production-plan"
-    assert "--auth-mode login" in runs(job)[-1]
-    assert all(step.get("if") == "steps.ask.outputs.ready" for step in job["steps"][1:])
 
 
 # -- What is pinned ---------------------------------------------------------------------------

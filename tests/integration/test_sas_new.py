@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from devstack.__main__ import parser
 from sas.cli.main import main
 from sas.deploy.queues import read_list
 from sas.distribution import version
-from sas.project import DEPLOYMENT, NEW, TEMPLATE, WHEELS, WORKFLOW, create, sources
+from sas.project import DEPLOYMENT, NEW, TEMPLATE, WORKFLOW, create, sources
 from tests.command_line import check_command
 from tests.forked import Said, sas_said
 from tests.infra.kit import LOCAL, read_yaml
@@ -234,19 +233,6 @@ def test_a_project_that_cannot_be_written_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-def test_the_next_step_can_be_pasted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for directory, step in (("my dir/shop", "cd 'my dir/shop' && make test"), (".", "make test")):
-        here = tmp_path / f"here-{len(directory)}"
-        here.mkdir()
-        monkeypatch.chdir(here)
-        assert main(["new", directory]) == 0
-        output = capsys.readouterr().out
-        assert output.splitlines()[0].endswith(f"Next: {step}")
-        assert "write it again with --wheels DIR" in output
-
-
 def make(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run make as if no other make ran this test."""
     env = {
@@ -277,47 +263,3 @@ def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) ->
     assert services == ".venv/bin/python services.py 7201"
     assert desk.split()[1] == "desk"
     check_command(desk.split()[1:])
-
-
-def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.version_info = (3, 10, 1); exec(sys.argv[1])"
-    old = program(tmp_path / "old-python", f"""exec {sys.executable} -c '{code}' "$2" """)
-    ran = make(project, "setup", f"PYTHON={old}")
-    assert ran.returncode != 0
-    assert f"{old} is missing or older than 3.11: install Python 3.11, 3.12 or 3.13" in ran.stdout
-    assert not (project / ".venv").exists()
-
-
-def write_wheel(directory: Path, package: str, number: str) -> None:
-    about = f"{package}-{number}.dist-info"
-    lines = [
-        *("Metadata-Version: 2.1", f"Name: {package.replace('_', '-')}", f"Version: {number}"),
-        *("Provides-Extra: functions", "Provides-Extra: telemetry", ""),
-    ]
-    with zipfile.ZipFile(directory / f"{package}-{number}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{about}/METADATA", "\n".join(lines))
-        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr(f"{about}/RECORD", "")
-
-
-def test_pip_installs_just_the_wheels_that_the_project_was_given(tmp_path: Path) -> None:
-    """Our own pip, without an index: to make an environment takes seconds."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    for package in WHEELS.values():
-        write_wheel(wheels, package, version())
-        write_wheel(wheels, package, "99.0")  # not of this version, and not the project's
-    project = tmp_path / "shop"
-    assert main(["new", str(project), "--wheels", str(wheels)]) == 0
-    names = [f"{package}-{version()}-py3-none-any.whl" for package in WHEELS.values()]
-    assert sorted(path.name for path in (project / "wheels").iterdir()) == sorted(names)
-    assert f"./wheels/{names[1]}\n" in (project / "requirements-dev.txt").read_text()
-    write_wheel(project / "wheels", "scheduler_agent_supervisor", "99.0")
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--dry-run"),
-            *("--ignore-installed", "--isolated", "-r", "requirements.txt"),
-        ],
-        cwd=project, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert f"Would install scheduler-agent-supervisor-{version()}" in ran.stdout, ran.stderr

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,33 +14,6 @@ from tests.e2e.typed import made_up, project_in, sas, typed
 pytestmark = pytest.mark.long
 PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
-
-
-def marker_of(folder: Path) -> str:
-    """Return what the environment of a demo's processes holds, and of no others."""
-    return f"SAS_DEMO_TEST={folder.name}"
-
-
-@contextmanager
-def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the demo in a session of its own; kill it at the end if it still runs."""
-    name, _, value = marker_of(folder).partition("=")
-    demo = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=PROJECT,
-        env={**os.environ, name: value, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield demo
-    finally:
-        demo.kill()
-        demo.wait()
-        if demo.stdout:
-            demo.stdout.close()
 
 
 def test_orders_end_whole_over_several_host_processes_while_two_are_killed(tmp_path: Path) -> None:
@@ -103,34 +71,3 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
     refused = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert f"operate them with `make up DATA={folder}`" in " ".join(refused.stdout.split())
-
-
-def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--orders", "200") as demo:
-        marker = marker_of(tmp_path)
-        assert demo.stdout is not None
-        for line in demo.stdout:
-            if "all parts listen" in line:
-                break
-        assert len(_processes(marker)) >= 5  # itself, broker, Azurite, three hosts
-        demo.send_signal(signal.SIGINT)
-        demo.stdout.read()
-        assert demo.wait(timeout=120) == 130
-        assert _processes(marker) == []
-
-
-def _processes(marker: str) -> list[int]:
-    """Return the ids of running processes that were given this environment variable."""
-    pids = []
-    deadline = time.monotonic() + 60
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or time.monotonic() > deadline:
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if marker.encode() in environment.split(b"\0") and state != "Z":
-            pids.append(int(entry.name))
-    return pids
