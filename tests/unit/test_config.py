@@ -12,9 +12,10 @@ import pytest
 
 from sas.adapters import telemetry
 from sas.adapters.payload_codec import FernetCodec
-from sas.bootstrap import assemble, checked, closed_with_loop
+from sas.bootstrap import Application, assemble, checked, closed_with_loop
 from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
+from sas.ports import Business, StateStore
 from sas.testing.store import MemoryStore
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import CHAIN, kit
@@ -37,25 +38,9 @@ def test_the_least_settings_are_two_connections() -> None:
 
 
 def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
-    environment = {
-        "SAS_QUEUE_ORDERS": "a",
-        "SAS_QUEUE_SCHEDULER": "b",
-        "SAS_QUEUE_OPERATOR_ALERTS": "d",
-        "SAS_QUEUE_ORDERS_REJECTED": "e",
-        "SAS_QUEUE_DEAD_LETTERS": "f",
-        "SAS_QUEUE_AGENT_PREFIX": "g-",
-        "SAS_QUEUE_RESPONSE_PREFIX": "h-",
-    }
-    assert read_queues(environment) == Queues(
-        orders="a",
-        scheduler="b",
-        alerts="d",
-        rejected="e",
-        dead_letters="f",
-        agent_prefix="g-",
-        response_prefix="h-",
-    )
-    assert read_queues(dict.fromkeys(environment, "")) == Queues()
+    for field, name in QUEUE_SETTINGS.items():
+        assert getattr(read_queues({name: "a-queue"}), field) == "a-queue"
+        assert read_queues({name: ""}) == Queues()
 
 
 def test_a_connection_is_found_under_either_of_its_names() -> None:
@@ -237,25 +222,30 @@ def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
         checked(kit(CHAIN).business)
 
 
+def assembled(
+    store: StateStore | None = None, business: Business | None = None, **settings: str
+) -> Application:
+    """Return the application of a business, in memory, with these settings."""
+    system = kit(CHAIN)
+    return assemble(
+        store or system.store,
+        system.bus,
+        clock=system.clock,
+        business=business or system.business,
+        settings=read_config(LEAST | settings),
+    )
+
+
 def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends() -> None:
     closed: list[str] = []
 
-    class Store(MemoryStore):
+    class ClosedStore(MemoryStore):
         async def close(self) -> None:
             await asyncio.sleep(0)  # a real one takes a while
             closed.append("store")
 
     async def run() -> None:
-        system = kit(CHAIN)
-        closed_with_loop(
-            assemble(
-                Store(),
-                system.bus,
-                clock=system.clock,
-                business=system.business,
-                settings=read_config(LEAST),
-            )
-        )
+        closed_with_loop(assembled(ClosedStore()))
         await asyncio.sleep(0)
         assert closed == []
 
@@ -267,38 +257,32 @@ def test_without_keys_there_is_no_codec_and_its_package_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "sas.adapters.payload_codec", None)
-    system = kit(CHAIN)
     for keys in ("", "  "):
-        config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": keys})
-        application = assemble(
-            system.store, system.bus, clock=system.clock, business=system.business, settings=config
-        )
-        assert application.context.codec is None
+        assert assembled(SAS_PAYLOAD_KEYS=keys).context.codec is None
 
 
 def test_the_codec_is_that_of_the_setting_or_that_of_the_business_and_not_both() -> None:
-    system = kit(CHAIN)
-    config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": f" {KEY}, {OTHER_KEY} "})
-    assert KEY not in repr(config)
-    application = assemble(
-        system.store, system.bus, clock=system.clock, business=system.business, settings=config
-    )
-    assert isinstance(application.context.codec, FernetCodec)
-    business = replace(system.business, codec=CheapCodec())
+    keys = f" {KEY}, {OTHER_KEY} "
+    assert KEY not in repr(read_config(LEAST | {"SAS_PAYLOAD_KEYS": keys}))
+    assert isinstance(assembled(SAS_PAYLOAD_KEYS=keys).context.codec, FernetCodec)
+    business = replace(kit(CHAIN).business, codec=CheapCodec())
+    assert assembled(business=business).context.codec is business.codec
     with pytest.raises(SettingError, match="a codec of its own: keep one of the two"):
-        assemble(system.store, system.bus, clock=system.clock, business=business, settings=config)
-    app = assemble(
-        system.store, system.bus, clock=system.clock, business=business, settings=read_config(LEAST)
-    )
-    assert app.context.codec is business.codec
+        assembled(business=business, SAS_PAYLOAD_KEYS=keys)
 
 
-def test_what_is_no_fernet_key_is_refused_without_being_quoted() -> None:
-    for key in ("", "short", "k1:abc", "é" * 44, "a" * 43):
-        with pytest.raises(SettingError, match="SAS_PAYLOAD_KEYS: give Fernet keys") as refused:
-            read_config(LEAST | {"SAS_PAYLOAD_KEYS": f"{KEY},{key}"})
-        assert KEY not in str(refused.value)
-        assert not key or key not in str(refused.value)
+def test_keys_are_separated_by_commas_and_a_wrong_one_is_refused_without_being_quoted() -> None:
+    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
+    assert config.callback_keys.keys == (KEY, OTHER_KEY)
+    for name, keys, why in (
+        ("SAS_PAYLOAD_KEYS", ("", "short", "k1:abc", "é" * 44, "a" * 43), ": give Fernet keys"),
+        ("SAS_CALLBACK_KEY", ("", "short1", KEY[:31]), ", key 2: .*`openssl rand"),
+    ):
+        for key in keys:
+            with pytest.raises(SettingError, match=f"{name}{why}") as refused:
+                read_config(LEAST | {name: f"{KEY},{key}"})
+            assert KEY not in str(refused.value)
+            assert not key or key not in str(refused.value)
 
 
 def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None:
@@ -335,51 +319,13 @@ REFERENCES = [
 
 def test_an_unresolved_reference_is_not_a_secret() -> None:
     """Everyone who knows the vault's name knows the text of the reference."""
+    names = ("SAS_TABLES", "AzureWebJobsStorage", "ServiceBus", "SAS_SOURCE")
     for reference in REFERENCES:
-        for name in (
-            "SAS_CALLBACK_KEY",
-            "SAS_PAYLOAD_KEYS",
-            "SAS_TABLES",
-            "AzureWebJobsStorage",
-            "ServiceBus",
-            "AzureWebJobsServiceBus",
-            "SAS_SOURCE",
-        ):
-            with pytest.raises(
-                SettingError, match=f"{name} is a Key Vault reference that was not res"
-            ):
-                read_config(LEAST | {name: reference})
-
-
-def test_a_secret_of_the_business_that_was_not_resolved_is_refused_too() -> None:
-    with pytest.raises(SettingError, match="PAYMENT_API_KEY is a Key Vault reference"):
-        read_config(LEAST | {"PAYMENT_API_KEY": REFERENCE})
+        settings = [("PAYMENT_API_KEY", REFERENCE), *((name, reference) for name in names)]
+        for name in ("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"):
+            keys = (reference, f"{KEY},{reference}", f"{reference} , {KEY}")
+            settings += [(name, text) for text in keys]
+        for name, text in settings:
+            with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not"):
+                read_config(LEAST | {name: text})
     read_config(LEAST | {"EDITOR_PLUGINS": "microsoft.keyvault;microsoft.git"})
-
-
-def test_a_reference_among_keys_is_none_of_them() -> None:
-    for reference in REFERENCES:
-        for keys in (f"{KEY},{reference}", f"{reference} , {KEY}"):
-            with pytest.raises(SettingError, match="SAS_CALLBACK_KEY is a Key Vault reference"):
-                read_config(LEAST | {"SAS_CALLBACK_KEY": keys})
-        with pytest.raises(SettingError, match="SAS_PAYLOAD_KEYS is a Key Vault reference"):
-            read_config(LEAST | {"SAS_PAYLOAD_KEYS": f"{KEY},{reference}"})
-
-
-def test_callback_keys_are_separated_by_commas() -> None:
-    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
-    assert config.callback_keys.keys == (KEY, OTHER_KEY)
-
-
-def test_a_callback_key_that_is_short_is_refused_without_being_quoted() -> None:
-    for key in (
-        "",
-        "short1",
-        KEY[:31],
-    ):
-        with pytest.raises(
-            SettingError, match=r"SAS_CALLBACK_KEY, key 2: .*`openssl rand"
-        ) as refused:
-            read_config(LEAST | {"SAS_CALLBACK_KEY": f"{KEY},{key}"})
-        assert not key or key not in str(refused.value)
-        assert KEY not in str(refused.value)
