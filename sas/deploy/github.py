@@ -60,9 +60,9 @@ def subject(prefix: str, environment: str) -> str:
     return f"{prefix}:environment:{environment}"
 
 
-def condition(roles: Path = ROLES) -> str:
+def condition() -> str:
     """Return the condition on the right to grant roles: those of roles.json, but for an owner's."""
-    listed = json.loads(roles.read_text(encoding="utf-8")).values()
+    listed = json.loads(ROLES.read_text(encoding="utf-8")).values()
     ids = ", ".join(sorted(role["id"] for role in listed if not role.get("owner")))
     role_ids = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
     role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"

@@ -93,32 +93,27 @@ def shell(script: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-async def test_the_lines_can_be_pasted_and_environment_variables_win(tmp_path: Path) -> None:
+async def test_one_stack_is_pasted_named_killed_reported_and_started_again(
+    tmp_path: Path,
+) -> None:
     up = up_of(make_app(tmp_path), "--ports", "free", "--setting", "ODD=it's a $HOME; `x`")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        assert "Only other programs need these lines." in screen
-        assert_named_as_holder(up, screen)
-        settings = pasted(screen)
-        assert settings["ODD"] == "it's a $HOME; `x`"
-        assert settings["MyBus"].startswith("Endpoint=sb://127.0.0.1:")
-        other = sas(tmp_path, "list", ServiceBus="Endpoint=sb://elsewhere")
-        file = tmp_path / ".devstack" / "env"
-        assert "the setting SAS_TABLES is missing" in other.err
-        assert shell(f'. {file} && printf %s "$ODD"') == settings["ODD"]
-    finally:
-        await up.stop_async(signal.SIGINT, timeout_s=120)
-    assert not (tmp_path / ".devstack").exists()
-
-
-async def test_the_file_of_a_killed_stack_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    up = up_of(make_app(tmp_path), "--ports", "free")
+    script = tmp_path / "bin" / "devstack"  # as pip installs the console script
+    script.parent.mkdir()
+    script.write_text("import sys; from devstack.__main__ import main; sys.exit(main())")
+    up.argv[1:3] = [str(script)]
+    file = tmp_path / ".devstack" / "env"
     up.start()
     screen = await screen_of(up)
+    assert_named_as_holder(up, screen)
+    settings = pasted(screen)
+    assert settings["ODD"] == "it's a $HOME; `x`"
+    assert settings["MyBus"].startswith("Endpoint=sb://127.0.0.1:")
+    assert shell(f'. {file} && printf %s "$ODD"') == settings["ODD"]
+    other = sas(tmp_path, "list", ServiceBus="Endpoint=sb://elsewhere")
+    assert "the setting SAS_TABLES is missing" in other.err, "variables win over the file"
+
     up.kill()
     await until(lambda: not any(is_running(pid) for pid in pids_in(screen)))
-    file = tmp_path / ".devstack" / "env"
     listing = sas(tmp_path, "list")
     assert listing.code == 2
     assert listing.err == (
@@ -134,19 +129,7 @@ async def test_the_file_of_a_killed_stack_is_reported_in_one_sentence(tmp_path: 
         assert f"pid {again.pid}" in file.read_text()
     finally:
         await again.stop_async(signal.SIGINT, timeout_s=120)
-
-
-async def test_a_second_start_names_the_process_that_holds_the_ports(tmp_path: Path) -> None:
-    up = up_of(make_app(tmp_path), "--ports", "free")
-    script = tmp_path / "bin" / "devstack"  # as pip installs the console script
-    script.parent.mkdir()
-    script.write_text("import sys; from devstack.__main__ import main; sys.exit(main())")
-    up.argv[1:3] = [str(script)]
-    up.start()
-    try:
-        assert_named_as_holder(up, await screen_of(up))
-    finally:
-        await up.stop_async(signal.SIGINT, timeout_s=120)
+    assert not file.exists()
 
 
 def assert_named_as_holder(up: Child, screen: str) -> None:
@@ -158,36 +141,6 @@ def assert_named_as_holder(up: Child, screen: str) -> None:
     assert sentence.startswith(f"Ports {ports[0]} (wanted), {ports[1]}")
     assert f"are held by pid {up.pid}: " in sentence
     assert f"stop it (`kill {up.pid}`), or say --ports free." in sentence
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_restart_forgets_everything_or_nothing(
-    project: Path, tmp_path: Path, keeps: bool
-) -> None:
-    file = tmp_path / "ten.jsonl"
-    lines = (ROOT / "samples" / "northwind-orders.jsonl").read_text().splitlines()[:10]
-    file.write_text("\n".join(lines))
-    data = [f"DATA={tmp_path / 'data'}"] if keeps else []
-    reply = ("--reply-queue", "responses-web-shop")
-    submit = ("submit", str(file), "--workflow", "order", *reply, "--follow", "--json")
-    states: list[dict[str, str]] = []
-    effects: list[int] = []
-    for _ in range(2):
-        with made_up(project, *data) as up:
-            submission = sas(project, *submit, "--patience", "240")
-            assert "undone: this key" not in submission.out
-            listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
-            orders = [json.loads(line) for line in listed.out.splitlines()]
-            states.append({order["OrderID"]: order["ProcessState"] for order in orders})
-            stock = re.search(r'"stock": "([^"]+)"', up.text)
-            assert stock
-            with urllib.request.urlopen(f"{stock[1]}/ledger", timeout=60) as answer:  # noqa: S310  ours
-                effects.append(len(json.load(answer)["effects"]))
-            up.ctrl_c()
-    assert len(states[0]) == 10
-    assert states[0] == states[1]
-    assert effects[0] == effects[1] >= 8
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -223,9 +176,12 @@ def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
         assert "done: seq 5, resubmitted; the order is Process" in run(
             project, f"{resubmit} --wait 120"
         )
-        deadline = time.monotonic() + 120  # the step has ended; on a busy machine its order runs on
-        while "10 orders finished: 10 Processed" not in (orders := run(project, finished)):
-            assert time.monotonic() < deadline, orders
+        for _ in range(120):  # the step has ended; on a busy machine its order runs on
+            if "10 orders finished: 10 Processed" in (orders := run(project, finished)):
+                break
+            time.sleep(0.5)
+        else:
+            raise AssertionError(orders)
         journal = run(project, show)
         assert "another card" in journal
         assert "take-payment: Error -> Pending with its input edited" in journal

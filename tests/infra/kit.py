@@ -6,12 +6,22 @@ must agree with the code.
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
+MAIN = (INFRA / "main.bicep").read_text()
+APP = (INFRA / "modules" / "function-app.bicep").read_text()
+ACCESS = (INFRA / "access" / "access.bicep").read_text()
+PARAMETERS: dict[str, Any] = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+SPAN_BYTES_AN_ORDER_MAX = 9_700
+"""What the traces of one order may be at Application Insights: the daily cap follows from it."""
 _DECLARED = re.compile(
     r"^(resource|module) (\w+) '([^']+)'(?: existing)? = (.*?)^\}", re.MULTILINE | re.DOTALL
 )
@@ -46,3 +56,8 @@ def parameters(path: Path) -> dict[str, bool]:
 def bicep_files() -> list[Path]:
     """Return every Bicep file."""
     return sorted(INFRA.rglob("*.bicep"))
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file has."""
+    return importlib.import_module("yaml").safe_load(path.read_text(encoding="utf-8"))

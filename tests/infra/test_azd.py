@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
-from sas.cli import desk
-from tests.infra.kit import INFRA, ROOT, parameters
-
-yaml: Any = importlib.import_module("yaml")
+from tests.infra.kit import APP, PARAMETERS, ROOT, parameters, read_yaml
 
 AZURE_YAML = ROOT / "azure.yaml"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
-PARAMETERS: dict[str, Any] = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
-
-
-def read_yaml(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
 
 
 def test_what_azure_yaml_names_is_there() -> None:
@@ -31,8 +20,7 @@ def test_what_azure_yaml_names_is_there() -> None:
         posix, windows = (each[system]["run"].split(" && ")[-1] for system in ("posix", "windows"))
         assert posix == f".venv/bin/sas azd {name}"
         assert windows == rf".venv\Scripts\sas azd {name}"
-    app = (INFRA / "modules" / "function-app.bicep").read_text()
-    assert re.findall(r"'azd-service-name': '(\w+)'", app) == list(content["services"])
+    assert re.findall(r"'azd-service-name': '(\w+)'", APP) == list(content["services"])
 
 
 def test_azd_packages_nothing_and_deploys_only_a_zip_that_is_named() -> None:
@@ -55,27 +43,6 @@ def test_parameters_are_those_of_main_bicep() -> None:
     assert needed <= set(PARAMETERS)
 
 
-def test_all_that_is_pinned_is_looked_at_every_week() -> None:
-    config = read_yaml(ROOT / ".github" / "dependabot.yml")
-    assert config["version"] == 2
-    looked_at = set()
-    for update in config["updates"]:
-        assert update["schedule"]["interval"] == "weekly"
-        places = update.get("directories") or [update["directory"]]
-        looked_at |= {(update["package-ecosystem"], place) for place in places}
-    locks = list(ROOT.glob("*/*/package-lock.json"))
-    locks += [*ROOT.glob("*/*/*/package-lock.json"), *ROOT.glob("*/*/*/*/package-lock.json")]
-    npm = {
-        ("npm", f"/{path.parent.relative_to(ROOT).as_posix()}")
-        for path in locks
-        if {"node_modules", "build"}.isdisjoint(path.parts)
-    }
-    actions = {
-        ("github-actions", f"/{path.parent.relative_to(ROOT).as_posix()}") for path in ACTIONS
-    }
-    assert looked_at == {("pip", "/"), ("github-actions", "/")} | npm | actions
-
-
 def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
     for path in (*WORKFLOWS, *ACTIONS):
         used = re.findall(r"uses: (?!\./)(.*)", path.read_text())
@@ -95,29 +62,15 @@ DOWNLOADS = {
 """What downloads a tool in a workflow, and how it is pinned."""
 
 
-def unpinned(text: str) -> list[str]:
-    """Return what a workflow downloads in whatever version is newest."""
-    downloads = [
-        download
-        for begins, pinned in DOWNLOADS.items()
-        for download in re.findall(begins, text)
-        if not re.fullmatch(pinned, download)
-    ]
-    content = yaml.safe_load(text)
-    for job in content["jobs"].values() if "jobs" in content else [content["runs"]]:
-        for step in job.get("steps", []):
-            action = step.get("uses", "").partition("@")[0]
-            version = {"Azure/setup-azd": "version"}.get(action)
-            if version and not re.fullmatch(
-                r"\d+\.\d+\.\d+", str(step.get("with", {}).get(version))
-            ):
-                downloads.append(action)
-    return downloads
-
-
 def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
     for path in (*WORKFLOWS, *ACTIONS):
-        assert unpinned(path.read_text()) == [], path.name
+        text = path.read_text()
+        for begins, pinned in DOWNLOADS.items():
+            for download in re.findall(begins, text):
+                assert re.fullmatch(pinned, download), f"{path.name}: {download}"
+        assert text.count("Azure/setup-azd@") == len(
+            re.findall(r"  version: \d+\.\d+\.\d+\n", text)
+        )
 
 
 def test_the_workflow_has_an_azd_that_azure_yaml_accepts() -> None:
@@ -135,43 +88,3 @@ def test_workflows_have_few_rights_and_keep_no_credentials() -> None:
         assert content["permissions"] == {"contents": "read"}
         text = path.read_text()
         assert text.count("actions/checkout@") == text.count("persist-credentials: false")
-
-
-def test_the_workflow_lints_tests_builds_and_audits() -> None:
-    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    for step in ("make check", "make test", "make docs", "az bicep lint", "az bicep build",
-                 "bin/checkov", "bin/pip-audit", "npm audit", "tools.pinned"):  # fmt: skip
-        assert step in text
-
-
-def test_the_devcontainer_runs_make_up_and_forwards_what_it_serves() -> None:
-    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert container["onCreateCommand"] == "make setup"
-    assert container["postAttachCommand"] == "make up"
-    assert set(container["forwardPorts"]) == {desk.PORT, 7071}
-    assert {int(port) for port in container["portsAttributes"]} == set(container["forwardPorts"])
-    assert any("/node:" in feature for feature in container["features"])
-
-
-def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
-    folder = ROOT / ".devcontainer" / "emulator"
-    container = json.loads((folder / "devcontainer.json").read_text())
-    compose = read_yaml(folder / container["dockerComposeFile"])
-    emulator = read_yaml((folder / compose["include"][0]["path"]).resolve())
-    assert container["service"] in compose["services"]
-    assert "azurite" in compose["services"]
-    assert re.search(r"servicebus-emulator:2\.", emulator["services"]["emulator"]["image"])
-    assert "mssql/server" in emulator["services"]["sqlserver"]["image"]
-    assert "azure-functions-core-tools@4" in (folder / "post-create.sh").read_text()
-
-
-def test_the_devcontainer_makes_its_password_once_and_never_commits_it(tmp_path: Path) -> None:
-    script = tmp_path / "password.sh"
-    script.write_text((ROOT / ".devcontainer" / "emulator" / "password.sh").read_text())
-    passwords = []
-    for _ in range(2):
-        subprocess.run(["/bin/sh", script], check=True)
-        passwords.append((tmp_path / ".env").read_text())
-    assert passwords[0] == passwords[1]
-    assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", passwords[0])
-    assert ".env" in (ROOT / ".devcontainer" / "emulator" / ".gitignore").read_text().split()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,6 +12,7 @@ import pytest
 from sas.deploy.azd import DeploymentRefusedError
 from sas.deploy.package import RUNTIME, SITE, package
 from sas.deploy.smoke import packaged
+from tests.forked import Said, sas_said
 
 FILES = {
     "function_app.py": "app = 1",
@@ -70,7 +69,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_the_zip_has_the_app_and_its_packages_where_the_worker_looks(project: Project) -> None:
-    project.pins.append(project.wheel("parts", tag=LINUX) + " ; sys_platform == 'linux'")
+    """The packages are those of Linux and Python 3.13, whatever runs this."""
+    optional = "Requires-Dist: absent; extra == 'x'\n"
+    parts = project.wheel("parts", tag=LINUX, requires=optional)
+    markers = {
+        "old": "python_full_version < '3.13'",
+        "new": "python_full_version >= '3.13'",
+        "windows": "sys_platform == 'win32'",
+    }
+    project.pins += [f"{parts} ; sys_platform == 'linux'"]
+    project.pins += [f"{project.wheel(name)} ; {marker}" for name, marker in markers.items()]
     with ZipFile(project.package()) as archive:
         names = archive.namelist()
     assert [name for name in names if not name.startswith(".python_packages/")] == [
@@ -85,56 +93,27 @@ def test_the_zip_has_the_app_and_its_packages_where_the_worker_looks(project: Pr
         f"{SITE}/parts/__init__.py",
         f"{SITE}/parts/more.py",
     ]
-
-
-def test_the_lines_are_those_of_linux_and_python_3_13_whatever_runs_this(project: Project) -> None:
-    markers = {
-        "old": "python_full_version < '3.13'",
-        "new": "python_full_version >= '3.13'",
-        "windows": "sys_platform == 'win32'",
-    }
-    project.pins += [f"{project.wheel(name)} ; {marker}" for name, marker in markers.items()]
-    with ZipFile(project.package()) as archive:
-        names = archive.namelist()
     assert [name for name in markers if f"{SITE}/{name}/__init__.py" in names] == ["new"]
-
-
-def test_the_same_files_give_the_same_zip(project: Project) -> None:
-    earlier = project.package().read_bytes()
     os.utime("host.json", (0, 0))
-    assert project.package("later.zip").read_bytes() == earlier
+    assert project.package("later.zip").read_bytes() == Path("app.zip").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("pin", "words"),
-    [
+def test_a_pin_is_refused_that_pip_could_fill_otherwise_elsewhere(project: Project) -> None:
+    absent = "Requires-Dist: absent>=2; python_version > '3.12'\n"
+    pins = project.pins
+    for pin, words in (
         ("msgspec==0.22.0", "no hash for 'msgspec==0.22.0'"),
-        (("parts", "", "cp313-cp313-win_amd64"), "is not a supported wheel"),
-        (
-            ("parts", "Requires-Dist: absent>=2; python_version > '3.12'\n", "py3-none-any"),
-            "absent",
-        ),
-    ],
-    ids=["without a hash", "for Windows", "that requires what is not pinned"],
-)
-def test_a_pin_is_refused(project: Project, pin: str | tuple[str, str, str], words: str) -> None:
-    if isinstance(pin, tuple):
-        pin = project.wheel(pin[0], requires=pin[1], tag=pin[2])
-    project.pins.append(pin)
-    with pytest.raises(DeploymentRefusedError, match=words):
-        project.package()
-    assert not Path("app.zip").exists()
-
-
-def test_an_optional_requirement_need_not_be_pinned(project: Project) -> None:
-    project.pins.append(project.wheel("parts", requires="Requires-Dist: absent; extra == 'x'\n"))
-    assert project.package().exists()
-
-
-def test_a_wheel_with_another_content_than_was_pinned_is_refused(project: Project) -> None:
-    project.wheel(RUNTIME, requires="Requires-Python: >=3\n")
+        (project.wheel("windows", tag="cp313-cp313-win_amd64"), "is not a supported wheel"),
+        (project.wheel("parts", requires=absent), "absent"),
+    ):
+        project.pins = [*pins, pin]
+        with pytest.raises(DeploymentRefusedError, match=words):
+            project.package()
+    project.pins = pins
+    project.wheel(RUNTIME, requires="Requires-Python: >=3\n")  # another content than was pinned
     with pytest.raises(DeploymentRefusedError, match="DO NOT MATCH THE HASHES"):
         project.package()
+    assert not Path("app.zip").exists()
 
 
 def test_an_app_is_refused_that_would_run_on_the_runtime_of_the_image(project: Project) -> None:
@@ -143,31 +122,28 @@ def test_an_app_is_refused_that_would_run_on_the_runtime_of_the_image(project: P
         project.package()
 
 
-@pytest.mark.parametrize("name", ["host.json", ".funcignore"])
-def test_a_folder_that_is_no_function_app_is_refused(project: Project, name: str) -> None:
-    Path(name).unlink()
-    with pytest.raises(DeploymentRefusedError, match=f"{name} is missing here"):
-        project.package()
-
-
-def test_a_line_of_funcignore_that_takes_files_back_in_is_refused(project: Project) -> None:
+def test_a_folder_that_is_no_function_app_or_takes_files_back_in_is_refused(
+    project: Project,
+) -> None:
     Path(".funcignore").write_text("tests\n!tests/kept.py\n")
     with pytest.raises(DeploymentRefusedError, match="a line with !"):
         project.package()
+    for name in (".funcignore", "host.json"):
+        Path(name).unlink()
+        with pytest.raises(DeploymentRefusedError, match=f"{name} is missing here"):
+            project.package()
 
 
 def test_the_command_says_how_large_the_zip_is_and_each_line_of_a_refusal(project: Project) -> None:
-    def sas() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sas.cli", "azd", "package"]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    def sas() -> Said:
+        return sas_said(["azd", "package"], os.environ, cwd=Path.cwd())
 
-    project.package()
-    process = sas()
-    assert process.stdout == "build/app.zip has 0 functions and 1 package: 0.0 MB\n"
+    Path("requirements.txt").write_text("\n".join(project.pins) + "\n")
+    assert sas().out == "build/app.zip has 0 functions and 1 package: 0.0 MB\n"
     Path("function_app.py").write_text("import absent\n")
-    assert "function_app.py cannot be loaded: No module named 'absent'" in sas().stderr
+    assert "function_app.py cannot be loaded: No module named 'absent'" in sas().err
     Path("function_app.py").write_text("")
     Path("requirements.txt").write_text("msgspec\n")
-    process = sas()
-    assert process.returncode == 1
-    assert process.stderr.splitlines()[-1].startswith("    uv pip compile requirements.in")
+    refused = sas()
+    assert refused.code == 1
+    assert refused.err.splitlines()[-1].startswith("    uv pip compile requirements.in")

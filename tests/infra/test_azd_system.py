@@ -15,13 +15,13 @@ from sas.cli.main import main
 from sas.cli.system import Storage
 from sas.deploy import backup
 from sas.environment import service_bus
+from tests.infra.azd_kit import DEPLOYED
 from tests.infra.kit import ROOT
 from tests.infra.stand_ins import Cloud
-from tests.infra.test_azd_deploy import ENV
 
 AZURE = "https://stshop.table.core.windows.net"
-DEPLOYED = {
-    **ENV,
+VALUES = {
+    **DEPLOYED,
     "AZURE_ENV_NAME": "shop",
     "ServiceBus__fullyQualifiedNamespace": "sb-1.servicebus.windows.net",
     "SAS_TABLES__endpoint": AZURE,
@@ -53,35 +53,24 @@ def azd(path: Path, monkeypatch: pytest.MonkeyPatch, values: Mapping[str, str]) 
     return Cloud(path, azd=values)
 
 
-@pytest.mark.parametrize("action", ["export", "restore"])
-def test_the_table_is_that_of_azd_and_its_account_is_named_first(
-    action: str,
+def test_the_table_is_that_of_azd_or_none_and_its_account_is_named_first(
     tmp_path: Path,
     copies: Copies,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    azd(tmp_path, monkeypatch, DEPLOYED)
-    assert main(["azd", action, "orders.jsonl.gz"]) == 0
-    assert copies == [(Endpoint(address=AZURE), "orders")]
-    assert capsys.readouterr().out == (
-        "Table orders of stshop.table.core.windows.net, from azd's environment shop\n"
-    )
-    assert {name: os.environ.get(name) for name in LOCAL} == LOCAL
-
-
-@pytest.mark.parametrize("action", ["export", "restore"])
-def test_no_other_table_is_taken_if_azd_has_an_environment_that_names_none(
-    action: str,
-    tmp_path: Path,
-    copies: Copies,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    azd(tmp_path, monkeypatch, {"AZURE_ENV_NAME": "shop"})
-    assert main(["azd", action, "orders.jsonl.gz"]) == 1
-    assert copies == []
-    assert "`azd env refresh` if GitHub made it" in capsys.readouterr().err
+    for action in ("export", "restore"):
+        azd(tmp_path, monkeypatch, VALUES)
+        assert main(["azd", action, "orders.jsonl.gz"]) == 0
+        assert copies.pop() == (Endpoint(address=AZURE), "orders")
+        assert capsys.readouterr().out == (
+            "Table orders of stshop.table.core.windows.net, from azd's environment shop\n"
+        )
+        assert {name: os.environ.get(name) for name in LOCAL} == LOCAL
+        azd(tmp_path, monkeypatch, {"AZURE_ENV_NAME": "shop"})
+        assert main(["azd", action, "orders.jsonl.gz"]) == 1
+        assert copies == []
+        assert "`azd env refresh` if GitHub made it" in capsys.readouterr().err
 
 
 def test_no_other_table_is_taken_if_the_environment_of_azd_cannot_be_read(
@@ -109,21 +98,16 @@ def test_without_azd_the_table_is_that_of_the_shell(
     assert printed == "Table orders of 127.0.0.1:10002, from variables of this shell\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "account"),
-    [
-        ("AccountName=shop;AccountKey=a2V5==;EndpointSuffix=core.windows.net", "shop"),
-        ("UseDevelopmentStorage=true", "Azurite"),
-    ],
-)
-def test_the_account_of_a_connection_string_has_a_name(text: str, account: str) -> None:
-    assert Storage(Endpoint(text), "orders").account == account
+def test_the_account_of_a_connection_string_has_a_name() -> None:
+    text = "AccountName=shop;AccountKey=a2V5==;EndpointSuffix=core.windows.net"
+    assert Storage(Endpoint(text), "orders").account == "shop"
+    assert Storage(Endpoint("UseDevelopmentStorage=true"), "orders").account == "Azurite"
 
 
 def test_the_order_of_smoke_goes_to_the_namespace_of_azd(
     tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    azd(tmp_path, monkeypatch, DEPLOYED)
+    azd(tmp_path, monkeypatch, VALUES)
     monkeypatch.chdir(ROOT)
     namespaces = []
 

@@ -9,19 +9,19 @@ import pytest
 
 from sas.cli.main import main
 from sas.cli.project import needs_of
-from sas.config import QUEUE_SETTINGS
+from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.deploy.queues import all_queues, emulator_config, read_list, seconds
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.domain.workflow import SMOKE
+from sas.environment import CONNECTION
 from tests.indexed_functions import bindings
-from tests.infra.kit import INFRA, ROOT
+from tests.infra.kit import ACCESS, INFRA, LOCAL, MAIN, ROOT
 from tests.sample import AGENTS
 
 LIST = read_list(ROOT)
+GRANTED = LIST["access"]
 NEEDS = needs_of(ROOT)
 AZURE = all_queues(LIST, NEEDS.applications, NEEDS.bound)
-LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
-ACCESS = (INFRA / "access" / "access.bicep").read_text()
 CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
@@ -33,23 +33,33 @@ OF_THE_CODE = {
 def test_lists_parameters_and_settings_follow_from_the_business(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also infra/emulator/Config.json."""
     monkeypatch.chdir(ROOT)
     assert main(["infra", "--check"]) == 0, capsys.readouterr().out
 
 
-def test_the_list_and_the_code_have_the_same_queues() -> None:
+def test_the_list_the_code_and_local_settings_have_the_same_queues() -> None:
     assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE
     assert LIST["deadLetterQueue"] == CODE.dead_letters
     assert LIST["responsePrefix"] == CODE.response_prefix
     assert LIST["ownOrdersPrefix"] == CODE.orders_of("")
-
-
-def test_the_list_and_local_settings_give_the_same_names() -> None:
     settings = {setting["name"]: setting["value"] for setting in LIST["settings"]}
     assert settings == {name: LOCAL[name] for name in QUEUE_SETTINGS.values()}
+    assert {name for name in LOCAL if name.startswith("SAS_QUEUE_")} == set(settings)
+    assert read_queues(LOCAL) == CODE
 
 
-def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -> None:
+def test_the_local_settings_are_complete() -> None:
+    config = read_config(LOCAL)
+    assert "UseDevelopmentEmulator=true" in (config.service_bus.connection_string or "")
+    assert config.tables.connection_string == "UseDevelopmentStorage=true"
+    named = {binding["connection"] for binding in bindings().values() if "connection" in binding}
+    assert named == {CONNECTION}
+    placeholders = set(re.findall(r"%([^%]+)%", json.dumps(list(bindings().values()))))
+    assert {CONNECTION, "FUNCTIONS_WORKER_RUNTIME", *placeholders} <= set(LOCAL)
+
+
+def test_every_triggering_queue_is_one_of_the_code_that_the_app_may_receive_from() -> None:
     def expand(text: str) -> str:
         return re.sub(r"%([^%]+)%", lambda match: LOCAL[match[1]], text)
 
@@ -57,50 +67,18 @@ def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -
         expand(binding["queueName"]) for binding in bindings().values() if "queueName" in binding
     }
     queues = {name.removesuffix(DEAD_LETTER_SUBQUEUE) for name in bound}
-    assert set(LIST["access"]["appReceives"]) == queues
+    assert queues == {*CODE.on_the_way(AGENTS), CODE.dead_letters}
+    assert set(GRANTED["appReceives"]) == queues
 
 
 def test_the_app_may_send_to_every_queue_it_sends_to_or_puts_messages_back_on() -> None:
-    access = LIST["access"]
-    assert set(access["appSends"]) == OF_THE_CODE | {CODE.dead_letters}
-    assert set(access["appReceives"]) < set(access["appSends"])
+    assert set(GRANTED["appSends"]) == OF_THE_CODE | {CODE.dead_letters}
+    assert set(GRANTED["appReceives"]) < set(GRANTED["appSends"])
 
 
 def test_applications_may_send_orders_and_urgent_ones_where_configured() -> None:
-    assert LIST["access"]["applicationSends"] == [CODE.orders]
-    urgent = [CODE.orders, URGENT_ORDERS]
-    assert LIST["access"]["urgentApplicationSends"] == urgent
-
-
-def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
-    smoke = CODE.response_of(SMOKE.name)
-    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected, smoke}
-    lanes = {
-        lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
-    }
-    assert set(LIST["access"]["operatorSends"]) == lanes
-
-
-def test_operators_may_look_into_every_queue_that_the_desk_and_dlq_look_into() -> None:
-    access = LIST["access"]
-    granted = {*access["operatorReceives"], *access["appReceives"]}
-    assert {CODE.dead_letters, *CODE.own(AGENTS)} <= granted
-    assert not set(access["operatorReceives"]) & set(access["appReceives"]), "granted twice"
-    assert "var workingQueues = concat(list.access.appReceives, ownOrdersQueues)" in ACCESS
-    assert "param operatorReadsQueues bool = true" in (INFRA / "main.bicep").read_text()
-
-
-def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one() -> None:
-    names = set(all_queues(LIST, ["web"], ["web"])) - set(all_queues(LIST, []))
-    bound = Queues(applications=("web",))
-    lanes = {lane(bound.orders_of("web"), urgent=urgent) for urgent in (False, True)}
-    assert names == {*lanes, bound.response_of("web")}
-    assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
-
-
-def test_queues_of_single_applications_are_watched() -> None:
-    alerts = (INFRA / "operations" / "alerts.bicep").read_text()
-    assert "values: concat(list.access.appReceives, ownOrdersQueues)" in alerts
+    assert GRANTED["applicationSends"] == [CODE.orders]
+    assert GRANTED["urgentApplicationSends"] == [CODE.orders, URGENT_ORDERS]
 
 
 def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
@@ -113,6 +91,31 @@ def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() 
     assert "(application.?urgent ?? false) ? ['" in own_queues[1]
 
 
+def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
+    smoke = CODE.response_of(SMOKE.name)
+    assert set(GRANTED["operatorReceives"]) == {CODE.alerts, CODE.rejected, smoke}
+    lanes = {
+        lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
+    }
+    assert set(GRANTED["operatorSends"]) == lanes
+
+
+def test_operators_may_look_into_every_queue_that_the_desk_and_dlq_look_into() -> None:
+    granted = {*GRANTED["operatorReceives"], *GRANTED["appReceives"]}
+    assert {CODE.dead_letters, *CODE.own(AGENTS)} <= granted
+    assert not set(GRANTED["operatorReceives"]) & set(GRANTED["appReceives"]), "granted twice"
+    assert "var workingQueues = concat(list.access.appReceives, ownOrdersQueues)" in ACCESS
+    assert "param operatorReadsQueues bool = true" in MAIN
+
+
+def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one() -> None:
+    names = set(all_queues(LIST, ["web"], ["web"])) - set(all_queues(LIST, []))
+    bound = Queues(applications=("web",))
+    lanes = {lane(bound.orders_of("web"), urgent=urgent) for urgent in (False, True)}
+    assert names == {*lanes, bound.response_of("web")}
+    assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
+
+
 def test_the_template_makes_and_lists_the_queues_of_the_list_and_of_the_applications() -> None:
     """The hook after a deployment removes empty queues that are not in this output."""
     messaging = (INFRA / "modules" / "messaging.bicep").read_text()
@@ -120,8 +123,7 @@ def test_the_template_makes_and_lists_the_queues_of_the_list_and_of_the_applicat
     assert "var names = [for queue in allQueues: queue.name]\n" in messaging
     assert "output queueNames array = concat([list.deadLetterQueue], names)\n" in messaging
     assert "queues@2024-01-01' = [for queue in allQueues: {" in messaging
-    main = (INFRA / "main.bicep").read_text()
-    assert "output SAS_QUEUES array = messaging.outputs.queueNames\n" in main
+    assert "output SAS_QUEUES array = messaging.outputs.queueNames\n" in MAIN
 
 
 def test_the_emulator_has_the_queues_of_azure_within_its_bounds() -> None:
@@ -144,16 +146,6 @@ def test_the_emulator_has_the_queues_of_azure_within_its_bounds() -> None:
         emulator_config(LIST, map(str, range(40)))
 
 
-def test_a_working_queue_gives_a_message_up_that_killed_its_process_five_times() -> None:
-    working = {name: each for name, each in AZURE.items() if name != CODE.dead_letters}
-    assert {each["maxDeliveryCount"] for each in working.values()} == {5}
-
-
-def test_every_queue_but_the_last_forwards_its_dead_letters() -> None:
-    without = [name for name, each in AZURE.items() if "forwardDeadLetteredMessagesTo" not in each]
-    assert without == [CODE.dead_letters]
-
-
 PROPERTIES = {
     *("lockDuration", "maxDeliveryCount", "maxSizeInMegabytes", "requiresSession"),
     *("enableBatchedOperations", "enablePartitioning", "requiresDuplicateDetection"),
@@ -162,35 +154,40 @@ PROPERTIES = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(LIST["kinds"]))
-def test_every_kind_of_queue_gives_every_property_under_its_right_name(kind: str) -> None:
-    """Neither Bicep nor Service Bus says a word about a misspelt one: it is left out."""
-    assert set(LIST["kinds"][kind]["properties"]) == PROPERTIES
+def test_every_kind_of_queue_keeps_our_rules() -> None:
+    """Neither Bicep nor Service Bus says a word about a misspelt property: it is left out."""
+    for kind, each in LIST["kinds"].items():
+        properties = each["properties"]
+        assert set(properties) == PROPERTIES
+        detects = properties["requiresDuplicateDetection"]
+        assert detects is (kind not in {"incoming", "deadLetters"}), kind
+        assert properties["deadLetteringOnMessageExpiration"] is (kind != "request")
+        if kind in {"response", "kept"}:
+            assert seconds(properties["defaultMessageTimeToLive"]) >= 7 * 86_400, "people read them"
+    kinds = {queue["name"]: queue["kind"] for queue in LIST["queues"]}
+    assert {n for n, kind in kinds.items() if kind == "incoming"} == {CODE.orders, URGENT_ORDERS}
+    agents = {CODE.agent(name, urgent=urgent) for name in AGENTS for urgent in (False, True)}
+    assert {name for name, kind in kinds.items() if kind == "request"} == agents
+    without = [name for name, each in AZURE.items() if "forwardDeadLetteredMessagesTo" not in each]
+    assert without == [CODE.dead_letters]
+    working = {name: each for name, each in AZURE.items() if name != CODE.dead_letters}
+    assert {each["maxDeliveryCount"] for each in working.values()} == {5}
 
 
 def test_access_names_queues_of_the_list() -> None:
     names = {queue["name"] for queue in LIST["queues"]} | {LIST["deadLetterQueue"]}
-    assert {name for granted in LIST["access"].values() for name in granted} <= names
+    assert {name for granted in GRANTED.values() for name in granted} <= names
 
 
-@pytest.mark.parametrize("kind", sorted(LIST["kinds"]))
-def test_a_kind_of_queue_keeps_our_rules(kind: str) -> None:
-    properties = LIST["kinds"][kind]["properties"]
-    detects = properties["requiresDuplicateDetection"]
-    assert detects is (kind not in {"incoming", "deadLetters"})
-    assert properties["deadLetteringOnMessageExpiration"] is (kind != "request")
-    if kind in {"response", "kept"}:
-        assert seconds(properties["defaultMessageTimeToLive"]) >= 7 * 86_400, "people read them"
+def test_only_response_queues_have_the_response_prefix() -> None:
+    responses = {CODE.response_of(name) for name in (*NEEDS.applications, SMOKE.name)}
+    assert responses == {name for name in AZURE if name.startswith(CODE.response_prefix)}
+    assert all(CODE.check_reply_queue(name) == name for name in responses)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("PT1M", 60), ("PT10M", 600), ("P14D", 1209600), ("P1DT2H3M4S", 93784)]
-)
-def test_durations_are_read(text: str, value: int) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "P", "PT", "10M", "PT1.5M", "P1M"])
-def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        seconds(text)
+def test_durations_are_read_and_a_text_that_is_none_is_refused() -> None:
+    durations = {"PT1M": 60, "PT10M": 600, "P14D": 1209600, "P1DT2H3M4S": 93784}
+    assert {text: seconds(text) for text in durations} == durations
+    for text in ("", "P", "PT", "10M", "PT1.5M", "P1M"):
+        with pytest.raises(ValueError, match="is not a duration"):
+            seconds(text)

@@ -1,4 +1,4 @@
-"""The release workflow, the templates of GitHub, and the documentation as a site."""
+"""The release workflow: what is published, from where, and by which right."""
 
 from __future__ import annotations
 
@@ -8,34 +8,19 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from tests.infra.kit import ROOT
-from tests.infra.test_azd import read_yaml
-from tools.docs_site import stage
+from tests.infra.kit import ROOT, read_yaml
 from tools.release import problems
 
 GITHUB = ROOT / ".github"
 JOBS = read_yaml(GITHUB / "workflows" / "release.yml")["jobs"]
-NAV = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
 
 
 def version() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
-# -- Releases ---------------------------------------------------------------------------------
-
-
 def runs(job: str) -> str:
     return "\n".join(step.get("run", "") for step in JOBS[job]["steps"])
-
-
-def test_nothing_is_published_but_what_the_tests_and_checks_passed() -> None:
-    assert JOBS["build"]["needs"] == "ci"
-    assert JOBS["publish"]["needs"] == ["build", "check"]
-    for step in ("tools.release", "twine check", "check-wheel-contents", "cyclonedx-py", "docs"):
-        assert step in runs("check")
 
 
 def test_what_is_published_is_built_where_nothing_else_is_installed() -> None:
@@ -79,37 +64,15 @@ def test_publishing_needs_a_tag_a_switch_and_an_environment_and_only_there_a_rig
     assert "permissions" not in JOBS["check"]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+def test_only_a_tag_that_is_the_version_of_both_packages_and_in_the_changelog_is_released(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "devstack").mkdir()
     for name in ("pyproject.toml", "devstack/pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version()}\n")
-    return tmp_path
-
-
-def test_a_tag_that_is_the_version_of_both_packages_can_be_released(project: Path) -> None:
-    assert problems(f"v{version()}", project) == []
-
-
-def test_a_tag_that_is_not_the_version_is_refused_with_what_to_do(project: Path) -> None:
-    first, second, changelog = problems("v9.9.9", project)
-    assert first.startswith(f"pyproject.toml has version {version()}: tag v{version()}, or")
-    assert second.startswith("devstack/pyproject.toml has version")
-    assert 'no heading "## 9.9.9"' in changelog
-
-
-def test_what_the_changelog_calls_not_released_is_not_released(project: Path) -> None:
-    (project / "CHANGELOG.md").write_text(f"## {version()}, not released\n")
-    [problem] = problems(f"v{version()}", project)
-    assert "without a remark" in problem
-
-
-# -- The site ---------------------------------------------------------------------------------
-
-
-def test_the_pages_are_copied_with_the_files_that_they_link_to(tmp_path: Path) -> None:
-    stage(tmp_path)
-    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
-    assert (tmp_path / "docs" / "images" / "desk-overview.png").exists()
-    assert not list(tmp_path.rglob("*.py"))
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(f"# Changelog\n\n## {version()}\n")
+    assert problems(f"v{version()}", tmp_path) == []
+    assert len(problems("v9.9.9", tmp_path)) == 3
+    changelog.write_text(f"## {version()}, not released\n")
+    assert len(problems(f"v{version()}", tmp_path)) == 1

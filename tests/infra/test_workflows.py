@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -13,17 +12,16 @@ from typing import Any
 import pytest
 
 from sas.deploy.github import SECRETS
-from tests.infra.kit import ROOT
+from tests.infra.kit import ROOT, read_yaml
 from tests.infra.stand_ins import Cloud
 from tests.infra.stand_ins.in_process import call_in_process
 from tools import pinned
 
-yaml: Any = importlib.import_module("yaml")
-
 GITHUB = ROOT / ".github"
 TEXTS = {path.stem: path.read_text() for path in (GITHUB / "workflows").glob("*.yml")}
-DEPLOY: dict[str, Any] = yaml.safe_load(TEXTS["deploy"])["jobs"]
-STAGE: dict[str, Any] = yaml.safe_load(TEXTS["deploy-stage"])["jobs"]
+DEPLOY: dict[str, Any] = read_yaml(GITHUB / "workflows" / "deploy.yml")["jobs"]
+STAGE: dict[str, Any] = read_yaml(GITHUB / "workflows" / "deploy-stage.yml")["jobs"]
+BACKUP: dict[Any, Any] = read_yaml(GITHUB / "workflows" / "backup.yml")
 SIGN_IN = (GITHUB / "actions" / "sign-in" / "action.yml").read_text()
 
 
@@ -65,21 +63,7 @@ def test_a_plan_is_shown_where_nobody_approves_and_the_deployment_waits_for_it()
     assert STAGE["plan"]["steps"][place(steps, "--preview")]["shell"] == "bash"
 
 
-@pytest.mark.parametrize(
-    ("run", "event", "branch", "is_deployed"),
-    [
-        ("1", "workflow_dispatch", "main", True),
-        ("1", "workflow_dispatch", "v1.0.0", True),
-        ("1", "workflow_dispatch", "feature", False),
-        ("1", "workflow_dispatch", "v1-feature", False),  # a branch, no tag
-        ("1", "pull_request", "main", False),  # it merges what others wrote
-        ("1/../2", "workflow_dispatch", "main", False),
-        ("1", "", "", False),
-    ],
-)
-def test_a_rollback_deploys_no_package_of_a_branch_that_may_not_deploy(
-    tmp_path: Path, run: str, event: str, branch: str, *, is_deployed: bool
-) -> None:
+def test_a_rollback_deploys_no_package_of_a_branch_that_may_not_deploy(tmp_path: Path) -> None:
     steps = runs(STAGE["deploy"])
     step = STAGE["deploy"]["steps"][place(steps, "actions/runs/$RUN")]
     assert steps[0] == "actions/checkout"
@@ -103,36 +87,25 @@ def test_a_rollback_deploys_no_package_of_a_branch_that_may_not_deploy(
         git(*(("tag", name) if name == "v1.0.0" else ("branch", "--force", name)))
     git("update-ref", "refs/remotes/origin/main", "main")
     gh = tmp_path / "gh"
-    gh.write_text(f"#!/bin/sh\necho '{event} {commits.get(branch, '')}'\n")
-    gh.chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "RUN": run,
-        "GITHUB_REPOSITORY": "o/r",
-    }
-    code = subprocess.call([bash, "-e", "-c", step["run"]], cwd=tmp_path, env=environment)
-    assert (code == 0) == is_deployed
-
-
-def test_drift_is_mended_and_a_rollback_changes_no_infrastructure() -> None:
-    steps = runs(STAGE["deploy"])
-    provision = STAGE["deploy"]["steps"][place(steps, "azd provision")]
-    refresh = STAGE["deploy"]["steps"][place(steps, "azd env refresh")]
-    assert provision["run"] == "azd provision --no-state --no-prompt"
-    assert (provision["if"], refresh["if"]) == ("inputs.run == ''", "inputs.run != ''")
-    assert "inputs.run == ''" in STAGE["plan"]["if"]
-    assert DEPLOY["ci"]["if"] == "inputs.run == ''"
-
-
-def test_staging_is_optional_and_production_is_not() -> None:
-    assert DEPLOY["staging"]["with"] == {"environment": "staging", "optional": True}
-    assert "optional" not in DEPLOY["production"]["with"]
-    for job in (STAGE["plan"], STAGE["deploy"]):
-        assert "needs.ready.outputs.ready == 'true'" in job["if"]
+    for run, event, branch, is_deployed in (
+        ("1", "workflow_dispatch", "main", True),
+        ("1", "workflow_dispatch", "v1.0.0", True),
+        ("1", "workflow_dispatch", "feature", False),
+        ("1", "workflow_dispatch", "v1-feature", False),  # a branch, no tag
+        ("1", "pull_request", "main", False),  # it merges what others wrote
+        ("1/../2", "workflow_dispatch", "main", False),
+        ("1", "", "", False),
+    ):
+        gh.write_text(f"#!/bin/sh\necho '{event} {commits.get(branch, '')}'\n")
+        gh.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        environment = {"PATH": path, "RUN": run, "GITHUB_REPOSITORY": "o/r"}
+        code = subprocess.call([bash, "-e", "-c", step["run"]], cwd=tmp_path, env=environment)
+        assert (code == 0) == is_deployed, (run, event, branch)
 
 
 def test_who_signs_in_has_federated_identity_and_keeps_no_secret_for_it() -> None:
-    signing_in = [STAGE["plan"], STAGE["deploy"], yaml.safe_load(TEXTS["backup"])["jobs"]["export"]]
+    signing_in = [STAGE["plan"], STAGE["deploy"], BACKUP["jobs"]["export"]]
     for job in signing_in:
         assert job["permissions"]["id-token"] == "write"
         assert "./.github/actions/sign-in" in runs(job)
@@ -149,7 +122,7 @@ def test_addresses_for_alerts_reach_a_deployment_and_each_is_masked() -> None:
     for job in ("plan", "deploy"):
         [inputs] = [step["with"] for step in STAGE[job]["steps"] if "sign-in" in str(step)]
         assert inputs["webhooks"] == "${{ secrets.SAS_OPERATOR_WEBHOOKS }}"
-    steps = yaml.safe_load(SIGN_IN)["runs"]["steps"]
+    steps = read_yaml(GITHUB / "actions" / "sign-in" / "action.yml")["runs"]["steps"]
     [settings] = [step for step in steps if "sas azd settings" in step.get("run", "")]
     assert settings["env"]["SAS_OPERATOR_WEBHOOKS"] == "${{ inputs.webhooks }}"
     [mask] = [step["run"] for step in steps if "::add-mask::" in step.get("run", "")]
@@ -161,51 +134,25 @@ def test_addresses_for_alerts_reach_a_deployment_and_each_is_masked() -> None:
     assert masked.splitlines() == expected
 
 
-def test_the_nightly_export_runs_without_a_reviewer_and_by_identity() -> None:
-    backup = yaml.safe_load(TEXTS["backup"])
-    job = backup["jobs"]["export"]
-    assert "schedule" in backup[True]  # YAML reads `on` so
-    assert job["environment"] == "production-plan"
-    assert "--auth-mode login" in runs(job)[-1]
-    assert all(step.get("if") == "steps.ask.outputs.ready" for step in job["steps"][1:])
-
-
 # -- What is pinned ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """GitHub with each tag that is pinned here, as it is written into the stand-in by a test."""
-    call_in_process(tmp_path, monkeypatch)
-    tags: dict[str, Any] = {}
-    for repository, tag, commit in pinned.pins():
-        tags.setdefault(repository.lower(), {"tags": {}})["tags"][tag] = commit or "any"
-    return tags
-
-
-def test_each_pinned_action_and_tool_is_asked_for(
-    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_a_pin_without_a_tag_or_with_another_commit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As azd 1.28.2, which was pinned here, and was released as 1.29.0."""
+    call_in_process(tmp_path, monkeypatch)
+    releases: dict[str, Any] = {}
+    for repository, tag, commit in pinned.pins():
+        releases.setdefault(repository.lower(), {"tags": {}})["tags"][tag] = commit or "any"
     Cloud(tmp_path, repositories=releases)
     assert pinned.main() == 0
     actions = set(re.findall(r"@([0-9a-f]{40})", "".join((*TEXTS.values(), SIGN_IN))))
     assert capsys.readouterr().out == f"{len(actions) + 2} pins, 0 wrong\n"
-
-
-def test_an_azd_that_was_never_released_is_named(
-    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As 1.28.2, which was pinned here, and was released as 1.29.0."""
     releases["azure/azure-dev"]["tags"] = {"azure-dev-cli_1.28.1": "any"}
-    Cloud(tmp_path, repositories=releases)
-    assert pinned.main() == 1
-    assert "Azure/azure-dev has no tag azure-dev-cli_1.29.0" in capsys.readouterr().out
-
-
-def test_a_commit_that_is_not_that_of_its_tag_is_named(
-    tmp_path: Path, releases: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
     releases["actions/checkout"]["tags"]["v4.2.2"] = "moved"
     Cloud(tmp_path, repositories=releases)
     assert pinned.main() == 1
-    assert "actions/checkout: v4.2.2 is commit moved" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Azure/azure-dev has no tag azure-dev-cli_1.29.0" in printed
+    assert "actions/checkout: v4.2.2 is commit moved" in printed

@@ -15,15 +15,15 @@ from sas.domain.order import OrderState
 from sas.operate.errors import NotPossibleError
 from tests.functions_rig import ROOT, Rig, rig
 from tests.indexed_functions import functions
+from tests.infra.azd_kit import DEPLOYED
 from tests.infra.stand_ins import Cloud
-from tests.infra.test_azd_deploy import ENV
 
 
 async def smoke(system: Rig, azure: Cloud) -> tuple[int | None, str, str]:
     env = (
         os.environ
         | system.settings
-        | ENV
+        | DEPLOYED
         | {"PATH": f"{azure.path}{os.pathsep}{os.environ['PATH']}"}
     )
     process = await asyncio.create_subprocess_exec(
@@ -52,25 +52,21 @@ async def test_a_deployment_is_tried_with_an_order_that_calls_nothing(tmp_path: 
         assert lines[-1] == "The deployment works."
 
 
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
-        (["submission"], "it lacks scheduler"),
-        (["submission", "scheduler"], "order smoke-[0-9]+ did not come to its end: look at"),
-    ],
-    ids=["a function is missing", "no function runs"],
-)
 async def test_a_deployment_that_does_not_work_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], sentence: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    azure = Cloud(tmp_path, functions=names)
     monkeypatch.setattr(verb, "PATIENCE_S", 1.0)
     monkeypatch.setattr(verb, "PAUSE_S", 0.1)
-    monkeypatch.setenv("PATH", f"{azure.path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     async with rig() as system:
         for name, value in system.settings.items():
             monkeypatch.setenv(name, value)
         place = LiveSystem()
-        with pytest.raises(NotPossibleError, match=sentence):
-            await verb._smoke(place, expected={"submission", "scheduler"}, env=ENV)
+        for names, sentence in (
+            (["submission"], "it lacks scheduler"),
+            (["submission", "scheduler"], "order smoke-[0-9]+ did not come to its end: look at"),
+        ):
+            Cloud(tmp_path, functions=names)
+            with pytest.raises(NotPossibleError, match=sentence):
+                await verb._smoke(place, expected={"submission", "scheduler"}, env=DEPLOYED)
         await place.close()

@@ -24,13 +24,13 @@ from devstack.functions import metadata
 from devstack.tests import worker_core
 from devstack.tests.worker_core import packed
 from tests.functions_rig import ROOT, SHOP, Rig, own_app, rig
+from tests.infra.kit import SPAN_BYTES_AN_ORDER_MAX
 from tests.ingestion import ingesting
 
 ORDERS = 10
 RECORDS_AN_ORDER_MAX = 1
 LOG_BYTES_AN_ORDER_MAX = 200
 SPANS_AN_ORDER = 11
-SPAN_BYTES_AN_ORDER_MAX = 9_700
 METRIC_BYTES_MAX = 1_000
 """For one metric with one set of attributes. It is exported every ten seconds if it changed."""
 FUNCTIONS = {

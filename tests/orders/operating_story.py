@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,22 +130,20 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
 }
 
 
-@pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Return the system before the night, with the commands connected to it."""
-    monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
+def night_before(patching: pytest.MonkeyPatch, folder: Path) -> Story:
+    """Return the system before the night, with the commands connected to it, in a folder."""
+    patching.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
     checks: dict[str, Any] = {CARE: BUSINESS.checks[CARE, 1]}
     night = Story(kit(*WORKFLOWS, **checks))
     night.system.bus.declare(*(name + DEAD_LETTER_SUBQUEUE for name in night.system.bus.queues))
     for name, result in RESULTS.items():
         night.system.agents[name].result = result
     night.system.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
-    connect(monkeypatch, night.system, night)
-    folder = tmp_path_factory.mktemp("operator")
+    connect(patching, night.system, night)
     (folder / "pyproject.toml").write_text('[tool.sas]\napp = "orders"\n')
-    monkeypatch.setattr(application, "PROJECT_FILE", "pyproject.toml")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    patching.setattr(application, "PROJECT_FILE", "pyproject.toml")
+    patching.chdir(folder)
+    patching.setattr(sys, "path", [*sys.path])
     return night
 
 

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.typed import made_up, project_in, sas, typed
-from tests.long import long
 
+pytestmark = pytest.mark.long
 PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
 
 
-def marker_of(folder: Path) -> str:
-    """Return what the environment of a demo's processes holds, and of no others."""
-    return f"SAS_DEMO_TEST={folder.name}"
-
-
-@contextmanager
-def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the demo in a session of its own; kill it at the end if it still runs."""
-    name, _, value = marker_of(folder).partition("=")
-    demo = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=PROJECT,
-        env={**os.environ, name: value, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield demo
-    finally:
-        demo.kill()
-        demo.wait()
-        if demo.stdout:
-            demo.stdout.close()
-
-
-@pytest.mark.parametrize("orders", [16, *long([50])])
-def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
-    tmp_path: Path, orders: int
-) -> None:
+def test_orders_end_whole_over_several_host_processes_while_two_are_killed(tmp_path: Path) -> None:
     run = subprocess.run(
-        [*COMMAND, "--orders", str(orders), "--seed", "5", "--logs", str(tmp_path)],
+        [*COMMAND, "--orders", "50", "--seed", "5", "--logs", str(tmp_path)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -63,25 +28,22 @@ def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     assert run.stdout.count("kill -9 of process") == 2
     assert "\x1b" not in run.stdout
-    assert re.search(rf"^ +[\d.]+ s  received \d+/{orders}, processing ", run.stdout, re.MULTILINE)
-    assert "Orders ended a second" not in run.stdout
     last = run.stdout.strip().splitlines()[-1]
-    figures = {name: int(number) for name, number in re.findall(r"([a-z ]+?) (\d+)", last)}
-    figures = {name.strip(): number for name, number in figures.items()}
-    assert figures["orders in"] == orders
+    numbers = re.findall(r"([a-z ]+?) (\d+)", last)
+    figures = {name.strip(): int(number) for name, number in numbers}
+    assert figures["orders in"] == 50
     ends = figures["processed"] + figures["failed"] + figures["undone"]
-    assert (ends, figures["unfinished"]) == (orders, 0)
-    assert figures["notifications expected"] == figures["seen"] >= orders * 2
+    assert (ends, figures["unfinished"]) == (50, 0)
+    assert figures["notifications expected"] == figures["seen"] >= 100
     assert figures["remote effects expected"] == figures["in force"] > 0
     assert figures["doubled"] == 0
     assert len(list(tmp_path.glob("host-*.log"))) >= 3
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("columns", [80, 200])
 def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated_later(
-    tmp_path: Path, columns: int
+    tmp_path: Path,
 ) -> None:
+    columns = 80
     folder = tmp_path / "kept"
     words = [*COMMAND, "--orders", "3", "--keep", str(folder)]
     with typed(words, cwd=PROJECT, columns=columns) as demo:
@@ -109,83 +71,3 @@ def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated
     refused = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert f"operate them with `make up DATA={folder}`" in " ".join(refused.stdout.split())
-
-
-@pytest.mark.long
-def test_a_host_process_that_is_killed_is_started_again_and_every_order_ends(
-    tmp_path: Path,
-) -> None:
-    with running_demo(tmp_path, "--orders", "12", "--seed", "5") as demo:
-        marker, output = marker_of(tmp_path), ""
-        for line in demo.stdout or ():
-            output += line
-            if "all parts listen" in line:
-                os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
-        assert demo.wait(timeout=120) == 0, output
-        assert "host-core died with signal SIGKILL" in output
-        assert "host-core runs again: pid " in output
-        assert "orders in 12" in output.splitlines()[-1]
-        assert _processes(marker) == []
-
-
-def test_without_node_the_demo_fails_before_anything_else() -> None:
-    run = subprocess.run(
-        [*COMMAND, "--orders", "3"],
-        cwd=PROJECT,
-        env={**os.environ, "PATH": "/nowhere"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 1
-    assert run.stdout.startswith("Node was not found on PATH: install Node 20")
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--orders", "200") as demo:
-        marker = marker_of(tmp_path)
-        assert demo.stdout is not None
-        for line in demo.stdout:
-            if "all parts listen" in line:
-                break
-        assert len(_processes(marker)) >= 5  # itself, broker, Azurite, three hosts
-        demo.send_signal(signal.SIGINT)
-        demo.stdout.read()
-        assert demo.wait(timeout=120) == 130
-        assert _processes(marker) == []
-
-
-def _processes(marker: str) -> list[int]:
-    """Return the ids of running processes that were given this environment variable."""
-    pids = []
-    deadline = time.monotonic() + 60
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or time.monotonic() > deadline:
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if marker.encode() in environment.split(b"\0") and state != "Z":
-            pids.append(int(entry.name))
-    return pids
-
-
-def _process(marker: str, argument: str) -> int:
-    """Return the one process of these that was given an argument."""
-    (match,) = [
-        pid
-        for pid in _processes(marker)
-        if argument in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
-    ]
-    return match
-
-
-def test_a_wrong_number_of_orders_is_refused_with_what_is_allowed() -> None:
-    run = subprocess.run(
-        [*COMMAND, "--orders", "831"], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 2
-    assert "give a number from 1 to 830" in run.stderr

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,34 +80,30 @@ VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 0.5, 1.5, -0.5, 1e-7, 10**9, 10**9 + 1, 10**9 + 0.5, 10**30,
     10**6, 10**6 + 1,
     "", "x", "x" * 200, "x" * 201, "0", "1", "1.0", "1.01", "-1", "0.05", "18.00", "NaN", "sNaN",
+    "-NaN", "1e400", "1e999999", "9" * 30,
     "Infinity", "-Infinity", "1e30", "1000000000", "1000000000.00", "1000000000.01", "9999999999",
     "0x1", "1,5", ".", [], {}, [1], [{}], {"x": 1}, ["x"] * 3,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
-def test_code_and_schema_agree_on_every_value_at_every_place_of_the_content(
-    path: tuple[str | int, ...],
-) -> None:
-    for value in VALUES:
+def test_code_and_schema_agree_on_every_value_at_every_place_of_the_content() -> None:
+    for path in PATHS:
+        for value in VALUES:
 
-        def put(parent: Any, key: Any, value: Any = value) -> None:
-            parent[key] = value
+            def put(parent: Any, key: Any, value: Any = value) -> None:
+                parent[key] = value
 
-        content = changed(path, put)
-        assert content_taken(content) is CONTENT.is_valid(content), value
+            content = changed(path, put)
+            assert content_taken(content) is CONTENT.is_valid(content), (path, value)
 
 
-@pytest.mark.parametrize("path", [p for p in PATHS if p[-1] != "surprise"], ids=str)
-def test_code_and_schema_agree_on_what_may_be_missing(path: tuple[str | int, ...]) -> None:
-    content = changed(path, lambda parent, key: parent.pop(key, None) if key else parent.pop())
-    assert content_taken(content) is CONTENT.is_valid(content)
-
-
-@pytest.mark.parametrize("lines", [0, 1, 1000, 1001])
-def test_code_and_schema_agree_on_how_many_lines_there_may_be(lines: int) -> None:
-    content = CONTENT_EXAMPLE | {"lines": CONTENT_EXAMPLE["lines"] * lines}
-    assert content_taken(content) is CONTENT.is_valid(content) is (1 <= lines <= 1000)
+def test_code_and_schema_agree_on_what_may_be_missing_and_on_how_many_lines_there_may_be() -> None:
+    for path in [path for path in PATHS if path[-1] != "surprise"]:
+        content = changed(path, lambda parent, key: parent.pop(key, None) if key else parent.pop())
+        assert content_taken(content) is CONTENT.is_valid(content), path
+    for lines in (0, 1, 1000, 1001):
+        content = CONTENT_EXAMPLE | {"lines": CONTENT_EXAMPLE["lines"] * lines}
+        assert content_taken(content) is CONTENT.is_valid(content) is (1 <= lines <= 1000)
 
 
 @given(st.decimals(-2, 2 * AMOUNT_MAX, places=3) | st.floats(allow_nan=False, allow_infinity=False))
@@ -118,11 +113,11 @@ def test_code_and_schema_agree_on_any_price(price: Any) -> None:
     assert content_taken(content) is CONTENT.is_valid(content)
 
 
-@pytest.mark.parametrize("spelling", ["1_000", " 1 ", "\u0663", "1e2", "+1", ".5", "1.", "-0"])
-def test_of_decimal_text_the_contract_promises_less_than_the_code_takes(spelling: str) -> None:
-    content = CONTENT_EXAMPLE | {"freight": spelling}
-    assert content_taken(content)
-    assert not CONTENT.is_valid(content)
+def test_of_decimal_text_the_contract_promises_less_than_the_code_takes() -> None:
+    for spelling in ("1_000", " 1 ", "\u0663", "1e2", "+1", ".5", "1.", "-0"):
+        content = CONTENT_EXAMPLE | {"freight": spelling}
+        assert content_taken(content), spelling
+        assert not CONTENT.is_valid(content), spelling
 
 
 def test_every_order_of_the_sample_keeps_to_the_contract() -> None:

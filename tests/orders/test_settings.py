@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,9 @@ from samples.services.contract import SERVICES
 from sas import SettingError
 from sas.saga import sagas_of
 from sas.saga.business import check_settings
-from tests.unit.test_docs_settings import PAGE, ROOT
 
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 URLS = {f"ORDERS_{name.upper()}_URL": "http://127.0.0.1:1" for name in SERVICES}
 
 
@@ -30,32 +32,32 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     vars(orders).update(before)
 
 
-@pytest.mark.parametrize("address", ["", "ftp://x", "127.0.0.1:3"])
-@pytest.mark.parametrize("setting", URLS)
 def test_a_service_without_an_address_is_refused_by_the_name_of_its_setting(
-    env: pytest.MonkeyPatch, setting: str, address: str
+    env: pytest.MonkeyPatch,
 ) -> None:
     check_settings(sagas_of(orders))
-    env.setenv(setting, address)
-    with pytest.raises(SettingError, match=rf"{setting}={address!r}: give the http\(s\) address"):
-        check_settings(sagas_of(orders))
+    for setting, address in [(name, "") for name in URLS] + [
+        ("ORDERS_MAIL_URL", "ftp://x"),
+        ("ORDERS_CARRIER_URL", "127.0.0.1:3"),
+    ]:
+        with env.context() as patching:
+            patching.setenv(setting, address)
+            why = rf"{setting}={address!r}: give the http\(s\) address"
+            with pytest.raises(SettingError, match=why):
+                check_settings(sagas_of(orders))
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
+def test_a_wrong_setting_of_the_business_is_refused_by_name(env: pytest.MonkeyPatch) -> None:
+    for setting, value in (
         ("ORDERS_TIME_ALLOWED_SECONDS", "0"),
         ("ORDERS_TIME_ALLOWED_SECONDS", "86401"),
         ("ORDERS_TIME_ALLOWED_SECONDS", "nan"),
         ("ORDERS_ATTEMPT_SECONDS", "x"),
-    ],
-)
-def test_a_wrong_setting_of_the_business_is_refused_by_name(
-    env: pytest.MonkeyPatch, setting: str, value: str
-) -> None:
-    env.setenv(setting, value)
-    with pytest.raises(Exception, match=f"{setting}='{value}': give seconds"):
-        importlib.reload(orders)
+    ):
+        with env.context() as patching:
+            patching.setenv(setting, value)
+            with pytest.raises(Exception, match=f"{setting}='{value}': give seconds"):
+                importlib.reload(orders)
 
 
 def test_the_time_allowed_is_a_setting(env: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from sas.adapters import telemetry
 from sas.adapters.payload_codec import FernetCodec
-from sas.bootstrap import assemble, checked, closed_with_loop
+from sas.bootstrap import Application, assemble, checked, closed_with_loop
 from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
+from sas.ports import Business, StateStore
 from sas.testing.store import MemoryStore
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import CHAIN, kit
@@ -36,40 +37,14 @@ def test_the_least_settings_are_two_connections() -> None:
     assert config.source == "/scheduler-agent-supervisor"
 
 
-def test_the_environment_is_what_is_read_where_nothing_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in LEAST.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SAS_TABLE", "fromhere")
-    assert read_config().table == "fromhere"
-
-
 def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
-    environment = {
-        "SAS_QUEUE_ORDERS": "a",
-        "SAS_QUEUE_SCHEDULER": "b",
-        "SAS_QUEUE_OPERATOR_ALERTS": "d",
-        "SAS_QUEUE_ORDERS_REJECTED": "e",
-        "SAS_QUEUE_DEAD_LETTERS": "f",
-        "SAS_QUEUE_AGENT_PREFIX": "g-",
-        "SAS_QUEUE_RESPONSE_PREFIX": "h-",
-    }
-    assert read_queues(environment) == Queues(
-        orders="a",
-        scheduler="b",
-        alerts="d",
-        rejected="e",
-        dead_letters="f",
-        agent_prefix="g-",
-        response_prefix="h-",
-    )
-    assert read_queues(dict.fromkeys(environment, "")) == Queues()
+    for field, name in QUEUE_SETTINGS.items():
+        assert getattr(read_queues({name: "a-queue"}), field) == "a-queue"
+        assert read_queues({name: ""}) == Queues()
 
 
-@pytest.mark.parametrize("name", ["ServiceBus", "AzureWebJobsServiceBus"])
-def test_a_connection_is_found_under_either_of_its_names(name: str) -> None:
-    settings = {"AzureWebJobsStorage": "UseDevelopmentStorage=true", name: BUS}
+def test_a_connection_is_found_under_either_of_its_names() -> None:
+    settings = {"AzureWebJobsStorage": "UseDevelopmentStorage=true", "AzureWebJobsServiceBus": BUS}
     assert read_config(settings).service_bus.connection_string == BUS
 
 
@@ -94,183 +69,117 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
     assert read_config(LEAST | {"SAS_TABLES": connection}).tables.connection_string == connection
 
 
-@pytest.mark.parametrize(
-    ("environment", "name"),
-    [
-        ({"ServiceBus": ""}, "ServiceBus"),
-        ({"AzureWebJobsStorage": ""}, "SAS_TABLES"),
-        ({"SAS_TABLE": "a"}, "SAS_TABLE"),
-        ({"SAS_TABLE": ""}, "SAS_TABLE"),
-        ({"SAS_TABLE": "1abc"}, "SAS_TABLE"),
-        ({"SAS_TABLE": "with-dash"}, "SAS_TABLE"),
-        ({"SAS_TABLE": "größe"}, "SAS_TABLE"),
-        ({"SAS_TABLE": "x" * 64}, "SAS_TABLE"),
-        ({"SAS_SHARDS": "0"}, "SAS_SHARDS"),
-        ({"SAS_SHARDS": "257"}, "SAS_SHARDS"),
-        ({"SAS_SHARDS": "1" * 5000}, "SAS_SHARDS"),
-        ({"SAS_AGENT_LIMITS": "a:" + "1" * 5000}, "SAS_AGENT_LIMITS"),
-        ({"SAS_SHARDS": "-1"}, "SAS_SHARDS"),
-        ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
-        ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
-        ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
-        ({"SAS_MESSAGE_BYTES_MAX": "262143"}, "SAS_MESSAGE_BYTES_MAX"),
-        ({"SAS_QUEUE_DELAY_SECONDS": "0"}, "SAS_QUEUE_DELAY_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "nan"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "-1"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "inf"}, "SAS_FUNCTION_SECONDS"),
-        ({"SAS_FUNCTION_SECONDS": "86400"}, "SAS_FUNCTION_SECONDS"),
-    ],
-)
-def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], name: str) -> None:
-    with pytest.raises(SettingError, match=name):
-        read_config(LEAST | environment)
+REFUSED: dict[str, tuple[str, ...]] = {
+    "ServiceBus": ("", "SharedAccessKey=k"),
+    "SAS_TABLES": ("AccountKey=k",),
+    "AzureWebJobsStorage": ("x",),
+    "SAS_TABLE": ("a", "", "1abc", "with-dash", "größe", "x" * 64),
+    "SAS_SHARDS": ("0", "257", "1" * 5000, "-1", "1.5", "²", ""),
+    "SAS_AGENT_LIMITS": ("a:" + "1" * 5000,),
+    "SAS_MESSAGE_BYTES_MAX": ("262143",),
+    "SAS_QUEUE_DELAY_SECONDS": ("0",),
+    "SAS_FUNCTION_SECONDS": ("0", "soon", "nan", "-1", "inf", "86400"),
+    "SAS_SOURCE": ("", "a b", "/a\n", "/ä", "1:a", "/%zz", "/a#b#c", "<a>", "/" + "a" * 500),
+    "SAS_INSTANCE": ("a/b", "a b", "a|b", "é", "a\n", "../a"),
+    "SAS_TABLES__endpoint": ("a.table.core.windows.net", "https://", "ftp://a.b", "https://a b"),
+    "SAS_CALLBACK_URL": (
+        *("https://", "https://a.example/c?code=1", "https://a.example/#c"),
+        *("https://u@a.example", "https://a:b/", "https://[a/"),
+    ),
+    "SAS_CALLBACK_KEY": ("abc\udcff\udcfe",),  # bytes that are not text, as the environment says
+}
 
 
-@pytest.mark.parametrize(
-    ("timeout", "allowed"), [("00:05:00", 255), ("0.06:00:00", 21_555), ("00:00:50", 5)]
-)
+def test_a_wrong_setting_is_refused_by_name() -> None:
+    for name, texts in REFUSED.items():
+        for text in texts:
+            with pytest.raises(SettingError, match=name):
+                read_config(LEAST | {name: text})
+    with pytest.raises(SettingError, match="SAS_TABLES"):
+        read_config(LEAST | {"AzureWebJobsStorage": ""})
+    for shards in ("1", "16", "256"):
+        assert read_config(LEAST | {"SAS_SHARDS": shards}).shards == int(shards)
+
+
 def test_a_function_may_not_work_longer_than_its_host_lets_it(
-    timeout: str, allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that is cut off, and its message that is put back, take a while longer."""
-    (tmp_path / "host.json").write_text(f'{{"functionTimeout": "{timeout}"}}', encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingError, match=f"raise functionTimeout to .* set at most {allowed}$"):
-        read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed + 1)})
-    read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed)})
-    # In Azure, this setting comes first.
-    host_timeout = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}
-    read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | host_timeout)
+    for timeout, allowed in (("00:05:00", 255), ("0.06:00:00", 21_555), ("00:00:50", 5)):
+        (tmp_path / "host.json").write_text(f'{{"functionTimeout": "{timeout}"}}', encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(
+            SettingError, match=f"raise functionTimeout to .* set at most {allowed}$"
+        ):
+            read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed + 1)})
+        read_config(LEAST | {"SAS_FUNCTION_SECONDS": str(allowed)})
+        # In Azure, this setting comes first.
+        host_timeout = {"AzureFunctionsJobHost__functionTimeout": "2.00:00:00"}
+        read_config(LEAST | {"SAS_FUNCTION_SECONDS": "80000"} | host_timeout)
 
 
-@pytest.mark.parametrize("text", [None, "[" * 70_000, "[]", '{"functionTimeout": "-1"}', "{}"])
 def test_a_host_without_a_limit_allows_a_function_any_time(
-    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if text is not None:
-        (tmp_path / "host.json").write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert read_config(LEAST | {"SAS_FUNCTION_SECONDS": "4000"}).function_time.seconds == 4000
+    for text in (None, "[" * 70_000, "[]", '{"functionTimeout": "-1"}', "{}"):
+        if text is not None:
+            (tmp_path / "host.json").write_text(text, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        assert read_config(LEAST | {"SAS_FUNCTION_SECONDS": "4000"}).function_time.seconds == 4000
 
 
-@pytest.mark.parametrize("name", [*QUEUE_SETTINGS.values()])
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "a/b",
-            "a\\b",
-            "a#b",
-            "a?b",
-            "a|b",
-            "a%b",
-            "a+b",
-            "a b",
-            " a",
-            "a\n",
-            "\u0085a",
-            "ü",
-            "-a",
-        ),
-        *("..", "_a", "a" * 101),
-    ],
-)
-def test_a_name_that_no_queue_or_no_key_can_have_is_refused(name: str, text: str) -> None:
+def test_a_name_that_no_queue_or_no_key_can_have_is_refused() -> None:
     """Rows of the store are named after queues."""
-    with pytest.raises(SettingError, match=f"{name}=.*: use letters, digits"):
-        read_config(LEAST | {name: text})
+    signs = "/\\#?|%+ "
+    texts = [*(f"a{sign}b" for sign in signs), " a", "a\n", "\u0085a", "ü", "-a", "..", "_a"]
+    for name in QUEUE_SETTINGS.values():
+        for text in (*texts, "a" * 101):
+            with pytest.raises(SettingError, match=f"{name}=.*: use letters, digits"):
+                read_config(LEAST | {name: text})
 
 
-@pytest.mark.parametrize("text", ["a-", "a.", "a_"])
-def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
-    assert read_queues({"SAS_QUEUE_RESPONSE_PREFIX": text}).response_prefix == text
-    with pytest.raises(SettingError, match=r"SAS_QUEUE_ORDERS=.*: use letters, digits"):
-        read_queues({"SAS_QUEUE_ORDERS": text})
+def test_a_prefix_may_end_with_a_sign_and_a_name_may_not() -> None:
+    for text in ("a-", "a.", "a_"):
+        assert read_queues({"SAS_QUEUE_RESPONSE_PREFIX": text}).response_prefix == text
+        with pytest.raises(SettingError, match=r"SAS_QUEUE_ORDERS=.*: use letters, digits"):
+            read_queues({"SAS_QUEUE_ORDERS": text})
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
+def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names() -> None:
+    for environment in (
         {"SAS_QUEUE_ORDERS": "Scheduler"},
         {"SAS_QUEUE_ORDERS": "scheduler-urgent"},
         {"SAS_QUEUE_SCHEDULER": "DEAD-letters"},
-    ],
-)
-def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
-    environment: dict[str, str],
-) -> None:
-    with pytest.raises(SettingError, match="would have two purposes"):
-        read_queues(environment)
+    ):
+        with pytest.raises(SettingError, match="would have two purposes"):
+            read_queues(environment)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a"]
-)
-def test_a_prefix_by_which_an_application_could_name_a_queue_of_ours_is_refused(
-    prefix: str,
-) -> None:
-    with pytest.raises(SettingError, match=f"SAS_QUEUE_RESPONSE_PREFIX='{prefix}' is also"):
-        read_queues({"SAS_QUEUE_RESPONSE_PREFIX": prefix})
+def test_a_prefix_by_which_an_application_could_name_a_queue_of_ours_is_refused() -> None:
+    for prefix in ("orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a"):
+        with pytest.raises(SettingError, match=f"SAS_QUEUE_RESPONSE_PREFIX='{prefix}' is also"):
+            read_queues({"SAS_QUEUE_RESPONSE_PREFIX": prefix})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        *(
-            ("SAS_SOURCE", text)
-            for text in ("", "a b", "/a\n", "/ä", "1:a", "/%zz", "/a#b#c", "<a>")
-        ),
-        ("SAS_SOURCE", "/" + "a" * 500),
-        *(("SAS_INSTANCE", text) for text in ("a/b", "a b", "a|b", "é", "a\n", "../a")),
-        ("ServiceBus", "SharedAccessKey=k"),
-        ("SAS_TABLES", "AccountKey=k"),
-        ("AzureWebJobsStorage", "x"),
-        *(
-            ("SAS_TABLES__endpoint", text)
-            for text in ("a.table.core.windows.net", "https://", "ftp://a.example", "https://a b")
-        ),
-        *(
-            ("SAS_CALLBACK_URL", f"https://{text}")
-            for text in ("", "a.example/c?code=1", "a.example/#c", "u@a.example", "a:b/", "[a/")
-        ),
-    ],
-)
-def test_a_setting_with_a_text_of_another_kind_is_refused_by_name(name: str, text: str) -> None:
-    with pytest.raises(SettingError, match=name):
-        read_config(LEAST | {name: text})
+def test_a_source_is_a_uri_reference() -> None:
+    for text in ("/a", "urn:a:b", "https://a.example/b?c=d#e", "a/b:c", "?a", "a#", "/%C3%A4"):
+        assert read_config(LEAST | {"SAS_SOURCE": text}).source == text
 
 
-@pytest.mark.parametrize(
-    "text", ["/a", "urn:a:b", "https://a.example/b?c=d#e", "a/b:c", "?a", "a#", "/%C3%A4"]
-)
-def test_a_source_is_a_uri_reference(text: str) -> None:
-    assert read_config(LEAST | {"SAS_SOURCE": text}).source == text
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"ServiceBus__fullyQualifiedNamespace": "https://ns.servicebus.windows.net"},
-        {"ServiceBus__fullyQualifiedNamespace": "ns"},
-        {"ServiceBus__clientId": "mine"},
-        {"SAS_TABLES__clientId": "mine"},
-    ],
-)
-def test_an_identity_needs_a_host_an_address_and_a_client_id(environment: dict[str, str]) -> None:
+def test_an_identity_needs_a_host_an_address_and_a_client_id() -> None:
     by_identity = {
         "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
         "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
     }
     read_config(by_identity)
-    with pytest.raises(SettingError, match=next(iter(environment))):
-        read_config(by_identity | environment)
-
-
-@pytest.mark.parametrize("shards", ["1", "16", "256"])
-def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
-    assert read_config(LEAST | {"SAS_SHARDS": shards}).shards == int(shards)
+    for environment in (
+        {"ServiceBus__fullyQualifiedNamespace": "https://ns.servicebus.windows.net"},
+        {"ServiceBus__fullyQualifiedNamespace": "ns"},
+        {"ServiceBus__clientId": "mine"},
+        {"SAS_TABLES__clientId": "mine"},
+    ):
+        with pytest.raises(SettingError, match=next(iter(environment))):
+            read_config(by_identity | environment)
 
 
 def test_an_instance_is_named_after_its_machine_and_process() -> None:
@@ -288,27 +197,17 @@ def least(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.usefixtures("least")
-def test_a_business_that_will_start_is_returned_as_it_is() -> None:
-    business = kit(CHAIN).business
-    assert checked(business) is business
-
-
-@pytest.mark.parametrize(
-    ("setting", "why"),
-    [
+def test_a_wrong_setting_is_reported_before_any_message_is_taken(least: pytest.MonkeyPatch) -> None:
+    for setting, why in (
         (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* are payment, st"),
         (("SAS_QUEUE_SCHEDULER", "agent-stock"), "the queue 'agent-stock' would have two purposes"),
         (("SAS_SHARDS", "none"), "SAS_SHARDS='none': give a whole number"),
         (("ServiceBus", ""), "the setting ServiceBus is missing"),
-    ],
-)
-def test_a_wrong_setting_is_reported_before_any_message_is_taken(
-    least: pytest.MonkeyPatch, setting: tuple[str, str], why: str
-) -> None:
-    least.setenv(*setting)
-    with pytest.raises(SettingError, match=why):
-        checked(kit(CHAIN).business)
+    ):
+        with least.context() as patching:
+            patching.setenv(*setting)
+            with pytest.raises(SettingError, match=why):
+                checked(kit(CHAIN).business)
 
 
 def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
@@ -323,37 +222,30 @@ def test_telemetry_that_cannot_start_is_reported_before_any_message_is_taken(
         checked(kit(CHAIN).business)
 
 
-def test_an_application_has_an_actor_for_every_agent() -> None:
+def assembled(
+    store: StateStore | None = None, business: Business | None = None, **settings: str
+) -> Application:
+    """Return the application of a business, in memory, with these settings."""
     system = kit(CHAIN)
-    application = assemble(
-        system.store,
+    return assemble(
+        store or system.store,
         system.bus,
         clock=system.clock,
-        business=system.business,
-        settings=read_config(LEAST),
+        business=business or system.business,
+        settings=read_config(LEAST | settings),
     )
-    assert set(application.agents) == {"stock", "payment"}
 
 
 def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends() -> None:
     closed: list[str] = []
 
-    class Store(MemoryStore):
+    class ClosedStore(MemoryStore):
         async def close(self) -> None:
             await asyncio.sleep(0)  # a real one takes a while
             closed.append("store")
 
     async def run() -> None:
-        system = kit(CHAIN)
-        closed_with_loop(
-            assemble(
-                Store(),
-                system.bus,
-                clock=system.clock,
-                business=system.business,
-                settings=read_config(LEAST),
-            )
-        )
+        closed_with_loop(assembled(ClosedStore()))
         await asyncio.sleep(0)
         assert closed == []
 
@@ -365,50 +257,32 @@ def test_without_keys_there_is_no_codec_and_its_package_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "sas.adapters.payload_codec", None)
-    system = kit(CHAIN)
     for keys in ("", "  "):
-        config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": keys})
-        application = assemble(
-            system.store, system.bus, clock=system.clock, business=system.business, settings=config
-        )
-        assert application.context.codec is None
+        assert assembled(SAS_PAYLOAD_KEYS=keys).context.codec is None
 
 
 def test_the_codec_is_that_of_the_setting_or_that_of_the_business_and_not_both() -> None:
-    system = kit(CHAIN)
-    config = read_config(LEAST | {"SAS_PAYLOAD_KEYS": f" {KEY}, {OTHER_KEY} "})
-    assert KEY not in repr(config)
-    application = assemble(
-        system.store, system.bus, clock=system.clock, business=system.business, settings=config
-    )
-    assert isinstance(application.context.codec, FernetCodec)
-    business = replace(system.business, codec=CheapCodec())
+    keys = f" {KEY}, {OTHER_KEY} "
+    assert KEY not in repr(read_config(LEAST | {"SAS_PAYLOAD_KEYS": keys}))
+    assert isinstance(assembled(SAS_PAYLOAD_KEYS=keys).context.codec, FernetCodec)
+    business = replace(kit(CHAIN).business, codec=CheapCodec())
+    assert assembled(business=business).context.codec is business.codec
     with pytest.raises(SettingError, match="a codec of its own: keep one of the two"):
-        assemble(system.store, system.bus, clock=system.clock, business=business, settings=config)
-    app = assemble(
-        system.store, system.bus, clock=system.clock, business=business, settings=read_config(LEAST)
-    )
-    assert app.context.codec is business.codec
+        assembled(business=business, SAS_PAYLOAD_KEYS=keys)
 
 
-@pytest.mark.parametrize("key", ["", "short", "k1:abc", "é" * 44, "a" * 43])
-def test_what_is_no_fernet_key_is_refused_without_being_quoted(key: str) -> None:
-    with pytest.raises(SettingError, match="SAS_PAYLOAD_KEYS: give Fernet keys") as refused:
-        read_config(LEAST | {"SAS_PAYLOAD_KEYS": f"{KEY},{key}"})
-    assert KEY not in str(refused.value)
-    assert not key or key not in str(refused.value)
-
-
-def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
-    system = kit()
-    with pytest.raises(SettingError, match="the queue 'agent-stock' would have two purposes"):
-        assemble(
-            system.store,
-            system.bus,
-            clock=system.clock,
-            business=system.business,
-            settings=read_config(LEAST | {"SAS_QUEUE_SCHEDULER": "agent-stock"}),
-        )
+def test_keys_are_separated_by_commas_and_a_wrong_one_is_refused_without_being_quoted() -> None:
+    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
+    assert config.callback_keys.keys == (KEY, OTHER_KEY)
+    for name, keys, why in (
+        ("SAS_PAYLOAD_KEYS", ("", "short", "k1:abc", "é" * 44, "a" * 43), ": give Fernet keys"),
+        ("SAS_CALLBACK_KEY", ("", "short1", KEY[:31]), ", key 2: .*`openssl rand"),
+    ):
+        for key in keys:
+            with pytest.raises(SettingError, match=f"{name}{why}") as refused:
+                read_config(LEAST | {name: f"{KEY},{key}"})
+            assert KEY not in str(refused.value)
+            assert not key or key not in str(refused.value)
 
 
 def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None:
@@ -418,20 +292,15 @@ def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None
     assert {"orders-web", "orders-web-urgent", "orders-shop-2"} <= set(queues.own())
 
 
-@pytest.mark.parametrize(
-    ("names", "why"),
-    [
+def test_applications_whose_queues_or_ids_would_meet_others_are_refused() -> None:
+    for names, why in (
         *((name, "is not a name") for name in ("Web", "we b", "web/1", "web_1", "-web", "1web")),
         *((name, "is not a name") for name in ("web-", "web-urgent", "a" * 41, "wéb")),
         *((names, "rename one") for names in ("web,web", "web,web-shop", "web-shop,web")),
         *((name, "would have two purposes") for name in ("urgent", "rejected")),
-    ],
-)
-def test_applications_whose_queues_or_ids_would_meet_others_are_refused(
-    names: str, why: str
-) -> None:
-    with pytest.raises(SettingError, match=why):
-        read_config(LEAST | {"SAS_APPLICATIONS": names})
+    ):
+        with pytest.raises(SettingError, match=why):
+            read_config(LEAST | {"SAS_APPLICATIONS": names})
 
 
 KEY = "OLTmUuRNp_I3DZ4mDicTZVCko6bQf1wMMy-LEiQIP9I="
@@ -448,61 +317,15 @@ REFERENCES = [
 ]
 
 
-def test_a_callback_key_of_bytes_that_are_not_text_is_refused() -> None:
-    """The environment gives such bytes as halves of characters."""
-    with pytest.raises(SettingError, match="SAS_CALLBACK_KEY, key 1"):
-        read_config(LEAST | {"SAS_CALLBACK_KEY": "abc\udcff\udcfe"})
-
-
-@pytest.mark.parametrize("reference", REFERENCES)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SAS_CALLBACK_KEY",
-        "SAS_PAYLOAD_KEYS",
-        "SAS_TABLES",
-        "AzureWebJobsStorage",
-        "ServiceBus",
-        "AzureWebJobsServiceBus",
-        "SAS_SOURCE",
-    ],
-)
-def test_an_unresolved_reference_is_not_a_secret(name: str, reference: str) -> None:
+def test_an_unresolved_reference_is_not_a_secret() -> None:
     """Everyone who knows the vault's name knows the text of the reference."""
-    with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
-        read_config(LEAST | {name: reference})
-
-
-def test_a_secret_of_the_business_that_was_not_resolved_is_refused_too() -> None:
-    with pytest.raises(SettingError, match="PAYMENT_API_KEY is a Key Vault reference"):
-        read_config(LEAST | {"PAYMENT_API_KEY": REFERENCE})
+    names = ("SAS_TABLES", "AzureWebJobsStorage", "ServiceBus", "SAS_SOURCE")
+    for reference in REFERENCES:
+        settings = [("PAYMENT_API_KEY", REFERENCE), *((name, reference) for name in names)]
+        for name in ("SAS_CALLBACK_KEY", "SAS_PAYLOAD_KEYS"):
+            keys = (reference, f"{KEY},{reference}", f"{reference} , {KEY}")
+            settings += [(name, text) for text in keys]
+        for name, text in settings:
+            with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not"):
+                read_config(LEAST | {name: text})
     read_config(LEAST | {"EDITOR_PLUGINS": "microsoft.keyvault;microsoft.git"})
-
-
-@pytest.mark.parametrize("reference", REFERENCES)
-def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
-    for keys in (f"{KEY},{reference}", f"{reference} , {KEY}"):
-        with pytest.raises(SettingError, match="SAS_CALLBACK_KEY is a Key Vault reference"):
-            read_config(LEAST | {"SAS_CALLBACK_KEY": keys})
-    with pytest.raises(SettingError, match="SAS_PAYLOAD_KEYS is a Key Vault reference"):
-        read_config(LEAST | {"SAS_PAYLOAD_KEYS": f"{KEY},{reference}"})
-
-
-def test_callback_keys_are_separated_by_commas() -> None:
-    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
-    assert config.callback_keys.keys == (KEY, OTHER_KEY)
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "",
-        "short1",
-        KEY[:31],
-    ],
-)
-def test_a_callback_key_that_is_short_is_refused_without_being_quoted(key: str) -> None:
-    with pytest.raises(SettingError, match=r"SAS_CALLBACK_KEY, key 2: .*`openssl rand") as refused:
-        read_config(LEAST | {"SAS_CALLBACK_KEY": f"{KEY},{key}"})
-    assert not key or key not in str(refused.value)
-    assert KEY not in str(refused.value)
