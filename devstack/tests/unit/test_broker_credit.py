@@ -10,7 +10,7 @@ from devstack.servicebus.wire.context import Context, Limits, Output
 from devstack.servicebus.wire.links import QueueSenderLink
 from devstack.servicebus.wire.performatives import Attach
 from devstack.servicebus.wire.session import AmqpSession
-from devstack.tests.unit.test_broker_queue import raw
+from devstack.tests.queue_kit import raw
 
 
 @pytest.mark.xfail(
