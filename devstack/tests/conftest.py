@@ -1,5 +1,6 @@
 """What every test of devstack has: Hypothesis' profiles, a free port, a clean environment."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from devstack.children import free_port
+from devstack.tests.sdk_kit import hurried
 
 # No deadline and no check for slow examples: both fail on a busy machine.
 settings.register_profile(
@@ -42,3 +44,17 @@ def environment_is_left_as_it_was() -> Iterator[None]:
 def unused_tcp_port() -> int:
     """A free port, in place of pytest-asyncio's, which an outgoing connection may take."""
     return free_port()
+
+
+@pytest.fixture(scope="module")
+def short_pauses() -> Iterator[None]:
+    """Shorten the pauses of the SDK in this module (see sdk_kit.py)."""
+    with hurried():
+        yield
+
+
+@pytest.fixture
+def collect_leftovers() -> Iterator[None]:
+    """Collect what a client of the SDK left open, before the next test begins."""
+    yield
+    gc.collect()

@@ -2,18 +2,17 @@
 
 The SDK polls. It sleeps 0.05 to 0.1 s each time before it checks whether a link has opened. The
 thread that keeps a sync client alive sleeps for a second at a time, and each close waits for that
-thread. The fixtures shorten those pauses and nothing else. They also collect the sockets that a
-client leaves open when its connection was cut, so that the warning does not hit the next test.
+thread. The fixture `short_pauses` shortens those pauses and nothing else. `collect_leftovers`
+collects the sockets that a client leaves open when its connection was cut, so that the warning does
+not hit the next test. A module asks for both with ``pytestmark = SDK``.
 """
 
-import gc
 import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from azure.servicebus._pyamqp._connection import Connection
-from azure.servicebus._pyamqp.aio._connection_async import Connection as AsyncConnection
 
 PAUSE_S = 0.005
 POLLING = {
@@ -24,10 +23,15 @@ POLLING = {
     "azure.servicebus.aio._servicebus_sender_async": "asyncio",
     "azure.servicebus._pyamqp.aio._client_async": "asyncio",
 }
+CONNECTIONS = (
+    "azure.servicebus._pyamqp._connection",
+    "azure.servicebus._pyamqp.aio._connection_async",
+)
 LEFTOVERS = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:loop is closed:ResourceWarning"),
 ]
+SDK = [*LEFTOVERS, pytest.mark.usefixtures("short_pauses", "collect_leftovers")]
 
 
 class Hurried:
@@ -43,19 +47,14 @@ class Hurried:
         return self._module.sleep(min(seconds, PAUSE_S))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def short_pauses() -> Iterator[None]:
+@contextmanager
+def hurried() -> Iterator[None]:
+    """Shorten the pauses of the SDK meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        for connection in (Connection, AsyncConnection):
-            defaults: dict[str, Any] = connection.__init__.__kwdefaults__ or {}
-            patch.setitem(defaults, "idle_wait_time", PAUSE_S)
+        for name in CONNECTIONS:
+            connection = importlib.import_module(name).Connection
+            patch.setitem(connection.__init__.__kwdefaults__, "idle_wait_time", PAUSE_S)
         for name, sleeper in POLLING.items():
             module = importlib.import_module(name)
             patch.setattr(module, sleeper, Hurried(getattr(module, sleeper)))
         yield
-
-
-@pytest.fixture(autouse=True)
-def collect_leftovers() -> Iterator[None]:
-    yield
-    gc.collect()

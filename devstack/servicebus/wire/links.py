@@ -286,10 +286,6 @@ class SenderLink(Link):
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & U32
 
-    def credit_added(self, now: float) -> None:
-        """Send what waits for credit."""
-        raise NotImplementedError
-
     def drained(self, now: float) -> None:
         """Take back what is not sent yet: the peer wants no more."""
 

@@ -129,6 +129,9 @@ class Link:
     def on_ended(self, now: float) -> None:
         """Release what the link holds: it has ended."""
 
+    def credit_added(self, now: float) -> None:
+        """Send what waits for credit."""
+
     def answer_attach(
         self,
         *,
@@ -327,6 +330,7 @@ class AmqpSession:
             if message.token != token:  # the lock ended before the message was sent
                 link.credit += 1
                 link.delivery_count = (link.delivery_count - 1) & U32
+                link.credit_added(self.output.context.clock())
                 return
             self._unsettled[self._next_delivery] = (link, token)
         head = self._transfer_head(link, token, settled=link.presettled)

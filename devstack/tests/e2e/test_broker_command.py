@@ -11,13 +11,9 @@ import pytest
 
 from devstack.servicebus.__main__ import main
 from devstack.tests.broker_runners import start_broker
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 @pytest.fixture

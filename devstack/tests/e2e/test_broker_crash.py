@@ -22,7 +22,7 @@ import pytest
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, DATA, sections
 from devstack.tests.broker_runners import BrokerProcess, start_broker
-from devstack.tests.integration.test_broker_wire import Peer
+from devstack.tests.wire_kit import Peer
 
 CRASHES = int(os.environ.get("SAS_BROKER_CRASHES", "5"))
 BATCH = 3

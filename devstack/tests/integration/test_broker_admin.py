@@ -24,13 +24,9 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from devstack.servicebus.tokens import KEY_NAME
 from devstack.tests.broker_runners import BrokerThread
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 ENTRY = (

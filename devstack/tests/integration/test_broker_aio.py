@@ -9,13 +9,9 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import free_port
 from devstack.servicebus import Broker
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from devstack.servicebus import Broker, Limits, QueueProperties
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.session import AmqpSession, Link
-from devstack.tests.integration.test_broker_tokens import request
-from devstack.tests.integration.test_broker_wire import BODY, Peer, peer_of, put, settled, works
+from devstack.tests.wire_kit import BODY, Peer, peer_of, put, request, settled, works
 
 IDLE = 200
 

@@ -16,15 +16,11 @@ from azure.servicebus.exceptions import (
 from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.core.properties import EntityStatus
-from devstack.tests.integration.test_broker_wire import BODY, peer_of, put
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
-from devstack.tests.unit.test_broker_queue import raw
+from devstack.tests.queue_kit import raw
+from devstack.tests.sdk_kit import SDK
+from devstack.tests.wire_kit import BODY, peer_of, put
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 @pytest.fixture

@@ -16,13 +16,9 @@ from azure.servicebus.exceptions import (
 )
 
 from devstack.servicebus import Broker
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 class Bench:

@@ -21,15 +21,10 @@ from devstack.servicebus.amqp.sections import (
     sections,
 )
 from devstack.servicebus.core.message import Message, encode_message
-from devstack.tests.integration.test_broker_tokens import request
-from devstack.tests.integration.test_broker_wire import Peer, peer_of, put
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
+from devstack.tests.wire_kit import Peer, peer_of, put, request
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from devstack.servicebus.core import operations
 from devstack.servicebus.core.errors import BrokerError
 from devstack.servicebus.core.message import Message, MessageState, parse_message
 from devstack.servicebus.core.queue import Queue
-from devstack.tests.unit.test_broker_queue import Receiver, raw
+from devstack.tests.queue_kit import Receiver, raw
 
 LIVES = int(os.environ.get("SAS_BROKER_LIVES", "25"))
 SEED = int(os.environ.get("SAS_BROKER_SEED", "1"))

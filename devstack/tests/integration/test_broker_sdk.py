@@ -25,13 +25,9 @@ from devstack.servicebus import Broker, EntityStatus, QueueCounts
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.core.message import parse_message
 from devstack.tests.broker_runners import BrokerThread
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,10 @@ from azure.servicebus.exceptions import (
 
 from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.core.message import parse_message
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
-from devstack.tests.unit.test_broker_queue import raw
+from devstack.tests.queue_kit import raw
+from devstack.tests.sdk_kit import SDK
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 
 QUEUES = {
     "lanes": QueueProperties(requires_session=True),

@@ -13,7 +13,7 @@ from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.message import Message, MessageState, parse_message
 from devstack.servicebus.storage import FILE_NAME, StorageError
-from devstack.tests.unit.test_broker_queue import (
+from devstack.tests.queue_kit import (
     Receiver,
     application_properties,
     body_of,

@@ -3,21 +3,16 @@
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import quote_plus
-from uuid import uuid4
 
 import pytest
 
 from devstack.servicebus import Broker
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.tokens import KEY_NAME, signature
-from devstack.tests.integration.test_broker_wire import Peer, peer_of
-from devstack.tests.sdk_kit import (  # noqa: F401 (fixtures for every test here)
-    LEFTOVERS,
-    collect_leftovers,
-    short_pauses,
-)
+from devstack.tests.sdk_kit import SDK
+from devstack.tests.wire_kit import Peer, peer_of, request
 
-pytestmark = LEFTOVERS
+pytestmark = SDK
 KEY = "r1ght="
 
 
@@ -31,17 +26,6 @@ def token(path: str, lasts_s: float) -> str:
     resource, expiry = quote_plus(f"sb://127.0.0.1/{path}"), str(int(time.time() + lasts_s))
     signed = quote_plus(signature(KEY, resource, expiry))
     return f"SharedAccessSignature sr={resource}&sig={signed}&se={expiry}&skn={KEY_NAME}"
-
-
-def request(body: bytes, **named: str) -> bytes:
-    entries = [(encode.string(name), encode.string(value)) for name, value in named.items()]
-    return (
-        encode.composite(0x73, [encode.uuid(uuid4())])
-        + b"\x00\x53\x74"
-        + encode.map_(entries)
-        + b"\x00\x53\x77"
-        + body
-    )
 
 
 async def put_token(peer: Peer, number: int, path: str, lasts_s: float) -> None:

@@ -15,7 +15,7 @@ from devstack.functions.hostjson import parse_host_json
 from devstack.functions.service_bus import Clients
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
-from devstack.tests.unit.test_broker_queue import raw
+from devstack.tests.queue_kit import raw
 
 APP = """
 import typing

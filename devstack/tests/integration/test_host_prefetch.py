@@ -12,7 +12,7 @@ import pytest
 from devstack.functions.host import Host
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
-from devstack.tests.unit.test_broker_queue import raw
+from devstack.tests.queue_kit import raw
 
 APP = """
 import asyncio, typing

@@ -17,18 +17,13 @@ from devstack.servicebus.core.message import MessageState, parse_message
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.requests import Call, Reply, answer
-from devstack.tests.unit.test_broker_queue import (
+from devstack.tests.queue_kit import (
     START,
     Receiver,
     World,
     application_properties,
     raw,
 )
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 def change(world: World, queue: Queue, **properties: object) -> None:

@@ -10,12 +10,7 @@ from devstack.servicebus.core.errors import (
     SessionLockLostError,
 )
 from devstack.servicebus.core.queue import Queue
-from devstack.tests.unit.test_broker_queue import Receiver, World
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from devstack.tests.queue_kit import Receiver, World
 
 
 @pytest.fixture
