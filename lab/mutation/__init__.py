@@ -1,0 +1,1 @@
+"""Mutants that nobody chose: mutmut's operators make them, the fast layers of tests hunt them."""
