@@ -90,7 +90,7 @@ class Seen:
 class Episode:
     """An incident from its beginning to its end, by the model."""
 
-    seen: Seen
+    sightings: Seen
     last_seen: datetime
     alerts: int = 0
     last_alert_at: datetime | None = None
@@ -100,14 +100,16 @@ class Episode:
 class Memory:
     """What an instance of the model only remembers."""
 
-    seen: dict[Name, Seen] = field(default_factory=dict)
+    sightings: dict[Name, Seen] = field(default_factory=dict)
     behind: dict[Name, Seen] = field(default_factory=dict)
     active: dict[Name, Episode | None] = field(default_factory=dict)
     looked_at: dict[Name, datetime] = field(default_factory=dict)
     noted_at: datetime | None = None
 
     def saw(self, name: Name, sighting: Seen) -> None:
-        self.seen[name] = self.seen[name].plus(sighting) if name in self.seen else sighting
+        self.sightings[name] = (
+            self.sightings[name].plus(sighting) if name in self.sightings else sighting
+        )
 
     def saw_behind(self, name: Name, sighting: Seen) -> None:
         before = self.behind.get(name)
@@ -130,7 +132,7 @@ class Model:
             self._end(memory, name, now)
         elif verb == "note":
             self._note(memory, now)
-        elif verb == "check" and (memory.seen or not self._noted(memory, now)):
+        elif verb == "check" and (memory.sightings or not self._noted(memory, now)):
             if self.is_open:
                 memory.saw(BREAKER, Seen(now, now + 20 * MINUTE, 0, ()))
             self._note(memory, now, ended=not self.is_open)
@@ -138,7 +140,7 @@ class Model:
             sighting = Seen(now, now + minutes * MINUTE, 1, (order,))
             circuit = self.shared.get(BREAKER)
             if name == RESTS and circuit and not over(BREAKER, circuit, now):
-                memory.saw_behind(BREAKER, replace(circuit.seen, times=1, orders=(order,)))
+                memory.saw_behind(BREAKER, replace(circuit.sightings, times=1, orders=(order,)))
             else:
                 memory.saw(name, sighting)
                 for _ in range(3):
@@ -156,7 +158,9 @@ class Model:
         if cached is None and looked_at is not None and now - looked_at < 5 * SECOND:
             return
         for active in (cached, self.shared.get(name)):  # a step of it still rests
-            until = [s.until for s in (active and active.seen, memory.seen.get(name)) if s]
+            until = [
+                s.until for s in (active and active.sightings, memory.sightings.get(name)) if s
+            ]
             if active and name == RESTS and now < max(until):
                 return
         self._update(memory, name, now, ended=True)
@@ -166,12 +170,14 @@ class Model:
         over_now = {BREAKER} if ended else set()
         rest, circuit = self.shared.get(RESTS), self.shared.get(BREAKER)
         if rest and circuit and not over(BREAKER, circuit, now):  # the circuit explains it
-            sighting = replace(circuit.seen, times=rest.seen.times, orders=rest.seen.orders)
+            sighting = replace(
+                circuit.sightings, times=rest.sightings.times, orders=rest.sightings.orders
+            )
             memory.saw_behind(BREAKER, sighting)
             over_now.add(RESTS)
         read = dict(self.shared)
         try:
-            for name in sorted({*read, *memory.seen}, key=lambda name: name_of(*name)):
+            for name in sorted({*read, *memory.sightings}, key=lambda name: name_of(*name)):
                 self._update(memory, name, now, ended=name in over_now, read=read)
         except StoreUnavailableError:
             pass  # the next sweep does it
@@ -188,25 +194,25 @@ class Model:
         values = self.shared if read is None else read
         exists, before = name in values, values.get(name)
         active = self._goes_on(name, before, now, ended=ended)
-        seen, behind = memory.seen.pop(name, None), memory.behind.pop(name, None)
-        for sighting in (behind if active else None, None if ended else seen):
+        sightings, behind = memory.sightings.pop(name, None), memory.behind.pop(name, None)
+        for sighting in (behind if active else None, None if ended else sightings):
             if sighting:
-                orders = active.seen if active else None
+                orders = active.sightings if active else None
                 total = replace(orders.plus(sighting), since=orders.since) if orders else sighting
-                active = replace(active or Episode(total, now), seen=total, last_seen=now)
-        is_kept = seen is not None and not ended
+                active = replace(active or Episode(total, now), sightings=total, last_seen=now)
+        is_kept = sightings is not None and not ended
         try:
             if active and not active.alerts:
                 before, is_kept = self._write(name, active, before), False
             if active and alert_due(name, active, now):
                 self.alerts.note(id_of(name, active, str(active.alerts + 1)))
-                total = replace(active.seen, orders=())
+                total = replace(active.sightings, orders=())
                 active = Episode(total, active.last_seen, active.alerts + 1, now)
             if active or exists:
                 self._write(name, active, before)
         except (ConflictError, StoreUnavailableError) as error:
-            if is_kept and seen:
-                memory.saw(name, seen)
+            if is_kept and sightings:
+                memory.saw(name, sightings)
             if isinstance(error, ConflictError):
                 return
             raise
@@ -235,7 +241,7 @@ class Model:
 
 def over(name: Name, active: Episode, now: datetime) -> bool:
     after = 2 if name[0] is AlertKind.AGENT_FAILING else 5
-    return now > active.seen.until + after * MINUTE
+    return now > active.sightings.until + after * MINUTE
 
 
 def alert_due(name: Name, active: Episode, now: datetime) -> bool:
@@ -247,7 +253,7 @@ def alert_due(name: Name, active: Episode, now: datetime) -> bool:
 
 
 def id_of(name: Name, active: Episode, number: str) -> str:
-    return f"{name[0].value}/{digest_id(name[1], key_time(active.seen.since))}/{number}"
+    return f"{name[0].value}/{digest_id(name[1], key_time(active.sightings.since))}/{number}"
 
 
 class IncidentMachine(AsyncMachine):
@@ -288,7 +294,7 @@ class IncidentMachine(AsyncMachine):
         """It is seen again, or not, at the moment when it would end by itself."""
         active = self.model.shared.get(self.names[number])
         if active:
-            at = active.seen.until + minutes * MINUTE + seconds * SECOND
+            at = active.sightings.until + minutes * MINUTE + seconds * SECOND
             self.clock.set(max(at, self.clock.now()))
 
     @rule(instance=st.sampled_from(INSTANCES), act=ACTS, trouble=TROUBLE)
@@ -371,7 +377,5 @@ class IncidentMachine(AsyncMachine):
         assert list(self.alerts.by_id) == list(self.model.alerts.by_id)
 
 
-IncidentMachine.TestCase.settings = settings(
-    max_examples=2 * settings.default.max_examples, stateful_step_count=20
-)
+IncidentMachine.TestCase.settings = settings(stateful_step_count=40)
 TestIncidents = IncidentMachine.TestCase
