@@ -27,7 +27,7 @@ from sas.adapters.tables.table import (
 )
 from sas.ports import StoreUnavailableError
 from tests.contract.conftest import new_table
-from tests.unit.test_group_transaction import (
+from tests.group_transaction_kit import (
     CREATED,
     DELETED,
     MIXED,

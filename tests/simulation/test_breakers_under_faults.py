@@ -20,8 +20,8 @@ from sas.testing.hosts import BREAKER
 from sas.testing.plan import Away, Faults
 from sas.testing.remote import ModelService
 from tests.long import seeds
+from tests.simulation.patient_workflows import defined
 from tests.simulation.system import System, build, check_end
-from tests.simulation.test_operator_under_faults import defined
 
 ORDERS = 8
 OFF = BreakerPolicy(failures_max=0)

@@ -7,82 +7,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 
 from sas.domain.messages import Verb
-from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.testing.plan import VERBS, Apart, Chance, Item, Outside, Plan, Press, Submit
 from sas.testing.play import Played, play
 from sas.testing.system import Project
 from tests.long import seeds
-from tests.simulation.system import COURIED, COURIER, DRAIN_TIME, PROJECT
+from tests.simulation.patient_workflows import defined
+from tests.simulation.system import PROJECT
 
-ALLOWED = timedelta(seconds=10)
-UNDO = Undo(ALLOWED)
 COMMANDS = 10
-
-
-def patient(name: str, on_failure: OnFailure, deadline: timedelta) -> Workflow:
-    """Return a workflow with backoffs, extended waits, a drain time and a deadline."""
-    backoff = Backoff(timedelta(seconds=4), most=timedelta(seconds=15))
-    wait = ExtendedWait(timedelta(seconds=90))
-    courier = Undo(ALLOWED, drain_time=DRAIN_TIME)
-    return Workflow(
-        name,
-        version=1,
-        steps=(
-            Step(
-                "reserve",
-                agent="inventory",
-                time_allowed=ALLOWED,
-                after=(),
-                undo=UNDO,
-                failures_max=1,
-                backoff=backoff,
-                extended_wait=wait,
-            ),
-            Step(
-                "charge",
-                agent="payment",
-                time_allowed=ALLOWED,
-                after=(),
-                undo=UNDO,
-                failures_max=1,
-                backoff=backoff,
-            ),
-            Step(
-                COURIED,
-                agent=COURIER,
-                time_allowed=ALLOWED,
-                after=("reserve",),
-                undo=courier,
-                failures_max=2,
-                backoff=backoff,
-                extended_wait=wait,
-            ),
-            Step(
-                "thank",
-                agent="shipping",
-                time_allowed=ALLOWED,
-                after=("charge", COURIED),
-                undo=None,
-                failures_max=1,
-            ),
-        ),
-        on_failure=on_failure,
-        deadline=deadline,
-    )
-
-
-def defined() -> Workflows:
-    return Workflows(
-        [
-            patient("holding", OnFailure.HOLD, timedelta(minutes=3)),
-            patient("undoing", OnFailure.UNDO, timedelta(seconds=50)),
-        ]
-    )
 
 
 def pressed(seed: int, orders: int, commands: int) -> list[Press]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -59,6 +59,8 @@ QUEUES = Queues()
 SHOP = "responses-shop"
 AGENTS = ("stock", "payment")
 ALLOWED = timedelta(seconds=30)
+ROUNDS_MAX = 10_000
+"""Most rounds over all queues until nothing waits in one of them."""
 UNDO = Undo(ALLOWED)
 KEYS = CallbackKeys(("first-key-of-callbacks-0123456789",), "https://app.example/api/callbacks")
 
@@ -82,6 +84,8 @@ CARE = Workflow(
     on_failure=OnFailure.HOLD,
     notify_steps=True,
 )
+
+HOLDING = replace(CHAIN, on_failure=OnFailure.HOLD)
 
 Behaviour = Callable[[AgentCall], Awaitable[Any]]
 
@@ -174,16 +178,22 @@ class Kit:
         """Handle messages until no actor's queue holds any."""
         orders = {QUEUES.orders, lane(QUEUES.orders, urgent=True)}
         queues = [name for name in QUEUES.on_the_way(self.agents) if name not in orders]
-        while any(self.bus.messages(queue) for queue in queues):
+        for _ in range(ROUNDS_MAX):
+            if not any(self.bus.messages(queue) for queue in queues):
+                return
             for queue in queues:
                 if self.bus.messages(queue):
                     await self.step(queue)
+        raise AssertionError("the queues never become empty")
+
+    def taken(self, queue: str) -> list[Message]:
+        """Take all messages of a queue that can be received now."""
+        return [message for _ in self.bus.messages(queue) if (message := self.bus.take(queue))]
 
     def agents_die(self) -> None:
         """Let every request be taken from its queue by an agent that dies with it."""
         for name in self.actors:
-            while self.bus.take(QUEUES.agent(name)):
-                pass
+            self.taken(QUEUES.agent(name))
 
     async def sweep(self) -> dict[str, int]:
         """Let the supervisor sweep; return what it did."""
@@ -450,6 +460,16 @@ def break_row(system: Kit, broken_id: str, error: UnavailableError | None = None
 
     system.store.load = broken  # type: ignore[method-assign]
     return str(reason)
+
+
+async def running(workflow: str = "chain", *, alive: bool = False, **options: Any) -> Kit:
+    """Return an order whose first steps are out. Unless ``alive``, its agents died with them."""
+    system = kit(**options)
+    await system.submit(order(workflow=workflow))
+    await system.step(QUEUES.scheduler)
+    if not alive:
+        system.agents_die()
+    return system
 
 
 async def fail(system: Kit, order_id: str, agent: str, code: str, message: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -17,9 +16,8 @@ from sas.codec.internal import FaultBody, raw
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Fault, Order
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, CallbackKeys
-from sas.features.callbacks.endpoint import WAIT_MIN, Answer
+from sas.features.callbacks.endpoint import WAIT_MIN
 from sas.ports import (
     AgentCall,
     AwaitCallback,
@@ -34,64 +32,23 @@ from sas.testing.clock import START
 from sas.testing.store import StoreFault
 from tests.payload_codec_kit import CheapCodec
 from tests.unit.actors_kit import (
-    ALLOWED,
+    HOLDING,
     KEYS,
     QUEUES,
     Kit,
-    called_back,
     command,
     kit,
     letter,
     order,
 )
-
-HOUR = timedelta(hours=1)
-CARE = Workflow(
-    "chain",
-    version=1,
-    steps=(
-        Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED), failures_max=1),
-        Step("pay", agent="payment", time_allowed=ALLOWED, undo=Undo(ALLOWED), failures_max=1),
-    ),
-    on_failure=OnFailure.HOLD,
+from tests.unit.callbacks_kit import (
+    HOUR,
+    IssuedCallbacks,
+    awaiting,
+    callback_message,
+    post,
+    waiting,
 )
-
-
-class IssuedCallbacks(list[Callback]):
-    """The callbacks that an agent asked for."""
-
-    def awaits(self, within: timedelta = HOUR) -> Callable[[AgentCall], Awaitable[Any]]:
-        async def ask(call: AgentCall) -> Any:
-            self.append(call.callback(within))
-            return AwaitCallback(within)
-
-        return ask
-
-
-async def awaiting(*workflows: Workflow, **policy: Any) -> tuple[Kit, Callback]:
-    """Return a kit whose first step awaits a callback, and that callback."""
-    system = kit(*workflows, **policy)
-    callbacks = IssuedCallbacks()
-    await system.submit()
-    system.agents["stock"].then(callbacks.awaits())
-    await system.drain()
-    return system, callbacks[0]
-
-
-def callback_message(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
-    return called_back(callback.token, message_id, **members)
-
-
-async def post(
-    system: Kit, token: str | None, body: Any = None, header: str | None = None
-) -> Answer:
-    raw = body if isinstance(body, bytes) else json.dumps(body or {"outcome": "done"}).encode()
-    return await system.run(system.callbacks.answer(token, header, raw))
-
-
-def waiting(system: Kit) -> list[Message]:
-    return [queued.message for queued in system.bus.queues[QUEUES.scheduler].waiting]
-
 
 # What an agent is given
 
@@ -148,7 +105,7 @@ async def test_a_callback_ends_its_step_and_the_order_goes_on() -> None:
 
 
 async def test_a_refusal_fails_the_step_with_its_reason() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     error = {"code": "declined", "message": "Bob said no"}
     await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
     assert system.state() == "Error"
@@ -188,7 +145,7 @@ async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_sam
 
 
 async def test_without_a_callback_in_its_time_the_step_fails_and_nobody_is_asked_again() -> None:
-    system, _ = await awaiting(CARE)
+    system, _ = await awaiting(HOLDING)
     await system.later(3601)
     await system.sweep()
     await system.drain()
@@ -202,7 +159,7 @@ async def test_without_a_callback_in_its_time_the_step_fails_and_nobody_is_asked
 
 
 async def test_it_counts_for_whichever_attempt_is_out() -> None:
-    system = kit(CARE)
+    system = kit(HOLDING)
     callbacks = IssuedCallbacks()
     await system.submit()
     system.agents["stock"].then(callbacks.awaits(timedelta(hours=2)), callbacks.awaits())
@@ -221,7 +178,7 @@ async def test_it_counts_for_whichever_attempt_is_out() -> None:
 
 
 async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     error = {"code": "declined", "message": "no"}
     await system.hand(callback_message(callback, outcome="refused", result=None, error=error))
     assert system.state() == "Error"
@@ -246,7 +203,7 @@ async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
 
 
 async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_attempts() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     await system.hand(callback_message(callback, outcome="refused", result=None))
     await system.hand(callback_message(callback, "c-2"))
     await system.later(3 * 24 * 3600)  # nothing is received meanwhile
@@ -261,7 +218,7 @@ async def test_an_outage_past_its_tokens_end_rejects_no_callback_between_two_att
 
 
 async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_reported() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     await system.hand(callback_message(callback, outcome="refused", result=None))
     await system.hand(callback_message(callback, "c-2"))
     await system.later(WAIT_MIN.total_seconds() - 1)
@@ -340,7 +297,7 @@ async def test_an_operator_ends_a_step_as_its_callback_would_and_the_order_goes_
 
 async def test_an_operator_refuses_a_step_and_the_workflow_says_what_follows() -> None:
     fault = FaultBody("too-dear", "50 is the most")
-    for workflows, state in (((), "Compensated"), ((CARE,), "Error")):
+    for workflows, state in (((), "Compensated"), ((HOLDING,), "Error")):
         system, _ = await awaiting(*workflows)
         await system.hand(command("callback", system.order().seq, step="reserve", error=fault))
         await system.drain()
@@ -378,7 +335,7 @@ async def test_an_undo_may_be_ended_by_a_callback_too_but_not_by_that_of_its_do(
 
 
 async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     await system.hand(callback_message(callback, outcome="refused", result=None))
     edit = command("resubmit", system.order().seq)
     body = edit.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
@@ -458,7 +415,7 @@ async def test_the_header_is_believed_before_the_address() -> None:
 
 
 async def test_posted_while_the_step_is_in_error_it_is_taken_and_waits() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     await post(system, callback.token, {"outcome": "refused"})
     await system.drain()
     assert system.state() == "Error"
@@ -566,7 +523,7 @@ POSTED = [{"outcome": "done", "result": f"{number:02d}" + "x" * 900_000} for num
 @pytest.mark.parametrize("waits", [False, True])
 async def test_one_token_keeps_one_result_at_a_time_however_many_are_posted(waits: bool) -> None:
     """Twenty posts kept twenty results of 0.9 MB."""
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     if waits:
         await post(system, callback.token, {"outcome": "refused"})
         await system.drain()
@@ -609,7 +566,7 @@ async def test_the_same_result_is_accepted_again_after_an_answer_was_lost() -> N
 
 
 async def test_another_result_is_accepted_once_the_first_was_acted_on() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     for result in ("declined", "declined again"):
         error = {"code": "declined", "message": result}
         answer = await post(system, callback.token, {"outcome": "refused", "error": error})
@@ -696,7 +653,7 @@ async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() ->
 
 
 async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_takes_it() -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     error = {"code": "c" * 300_000, "message": "m" * 300_000}
     assert (
         await post(system, callback.token, {"outcome": "refused", "error": error})
@@ -758,7 +715,7 @@ async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_a
 async def test_the_same_callback_again_while_its_step_waits_fills_neither_queue_nor_store(
     codec: CheapCodec | None,
 ) -> None:
-    system, callback = await awaiting(CARE, codec=codec)
+    system, callback = await awaiting(HOLDING, codec=codec)
     await post(system, callback.token, {"outcome": "refused"})
     await system.drain()
     assert system.state() == "Error"

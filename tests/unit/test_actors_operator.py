@@ -30,7 +30,7 @@ from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     CARE,
-    CHAIN,
+    HOLDING,
     QUEUES,
     UNDO,
     Kit,
@@ -40,8 +40,6 @@ from tests.unit.actors_kit import (
     order,
     received,
 )
-
-HOLDING = replace(CHAIN, on_failure=OnFailure.HOLD)
 
 
 async def submitted(workflow: Workflow = HOLDING) -> Kit:

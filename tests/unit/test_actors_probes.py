@@ -23,7 +23,7 @@ from tests.unit.actors_kit import (
     keep_breaker,
     order,
 )
-from tests.unit.test_actors_waiting import (
+from tests.unit.guarded_kit import (
     POLICY,
     RETRY,
     STOCK,

@@ -27,17 +27,18 @@ from sas.ports import (
 )
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault, _due_key
-from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, delivery, done, kit, order
-
-
-async def running(workflow: str = "chain", *, alive: bool = False, **options: Any) -> Kit:
-    """Return an order whose first steps are out. Unless ``alive``, its agents died with them."""
-    system = kit(**options)
-    await system.submit(order(workflow=workflow))
-    await system.step(QUEUES.scheduler)
-    if not alive:
-        system.agents_die()
-    return system
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    QUEUES,
+    SHOP,
+    Kit,
+    delivery,
+    done,
+    kit,
+    order,
+    running,
+)
 
 
 async def test_nothing_due_is_nothing_done() -> None:

@@ -11,29 +11,21 @@ import pytest
 from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.engine.in_flight import CALL_STATE
-from sas.engine.retry import RetryPolicy
 from sas.features.circuit_breaker import rules
-from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
+from sas.features.circuit_breaker.rules import BreakerState
 from sas.ports import AgentCall, AwaitCallback, Message, TransientError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
     UNDO,
     Kit,
-    agent_actor,
     breaker_of,
     command,
     delivery,
-    keep_breaker,
-    kit,
     order,
 )
+from tests.unit.guarded_kit import POLICY, STOCK, cut_off, hangs, pass_time, system_with
 
-POLICY = BreakerPolicy(
-    failures_max=3, open_for=timedelta(seconds=20), open_for_max=timedelta(seconds=20)
-)
-RETRY = RetryPolicy(0.2, 1.0)
-STOCK = QUEUES.agent("stock")
 BOTH = Workflow(
     "both",
     version=1,
@@ -49,38 +41,6 @@ BOTH = Workflow(
     ),
     on_failure=OnFailure.UNDO,
 )
-
-
-def system_with(*workflows: Workflow, limit: int = 0) -> Kit:
-    """Return a system whose agents have breakers, and a limit."""
-    system = kit(*workflows)
-    for name, agent in system.agents.items():
-        system.actors[name] = agent_actor(
-            system.context, name, agent, policy=RETRY, circuit=POLICY, limit=limit
-        )
-    return system
-
-
-async def cut_off(system: Kit, *, seconds: float) -> None:
-    """Open the breaker of stock for so long."""
-    until = system.clock.now() + timedelta(seconds=seconds)
-    opened = Breaker(
-        state=BreakerState.OPEN,
-        since=system.clock.now(),
-        until=until,
-        prober=None,
-        rounds=1,
-        why="down",
-    )
-    await keep_breaker(system.store, opened)
-
-
-async def pass_time(system: Kit, seconds: int) -> None:
-    """Let time pass, the supervisor sweep every ten seconds, and messages be handled."""
-    for _ in range(seconds // 10):
-        await system.later(10)
-        await system.sweep()
-        await system.drain()
 
 
 @pytest.mark.long
@@ -201,10 +161,6 @@ async def test_no_call_goes_out_where_the_breaker_opened_while_a_request_waited_
     assert system.agents["stock"].calls == []
     now = system.clock.now()
     assert await system.store.acquire_lease("slot|stock|0", "another", now + ALLOWED, now)
-
-
-async def hangs(call: AgentCall) -> Any:
-    await asyncio.Event().wait()
 
 
 async def test_a_call_that_its_function_cuts_off_is_made_again_and_is_remembered() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -14,32 +13,32 @@ from typing import Any, Self
 
 import aiohttp
 import pytest
-from azure.core import MatchConditions
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import DecodeError, HttpResponseError
 from azure.core.pipeline.transport import AioHttpTransport
-from azure.data.tables import TableTransactionError, UpdateMode
+from azure.data.tables import TableTransactionError
 from azure.data.tables._serialize import _add_entity_properties
 from azure.data.tables.aio import TableClient
 
 from sas.adapters.tables import group_transaction
 from sas.adapters.tables.group_transaction import GroupTransactions, read_answer, typed, write_body
-from sas.adapters.tables.operations import Operation, deletion
 from sas.adapters.tables.rows import stored
 from sas.adapters.tables.table import LOST, first_line
+from tests.group_transaction_kit import (
+    CREATED,
+    DELETED,
+    MIXED,
+    OPERATIONS,
+    answer,
+    done,
+    for_sdk,
+    refusal,
+)
 
 ACCOUNT = "https://mine.table.core.windows.net"
 KEY = base64.b64encode(b"a key of an account").decode()
-MIXED = "multipart/mixed; boundary=batchresponse_1"
-ETAG = "W/\"datetime'2026-03-01T12%3A00%3A00.1234567Z'\""
 
 
-OPERATIONS = [
-    Operation("update", {"RowKey": "order|a'b%41 +é", "Seq": 2, "Gone": None}, ETAG),
-    Operation("create", {"RowKey": "x", "Text": "ü\n🛒", "Yes": True}),
-    Operation("upsert", {"RowKey": "y", "Bytes": b"\x00\xff"}),
-    deletion("z"),
-]
 GOLDEN = """\
 --batch_M
 Content-Type: multipart/mixed; boundary=changeset_M
@@ -125,42 +124,6 @@ def test_a_property_has_the_type_that_the_sdk_gives_it(value: object) -> None:
 def test_what_no_column_holds_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="Column"):
         typed("p", {"RowKey": "r", "Column": value})
-
-
-def for_sdk(operation: Operation, partition: str) -> tuple[Any, ...]:
-    """The tuple that ``submit_transaction`` takes."""
-    options: dict[str, Any] = {}
-    if operation.verb in {"update", "upsert"}:
-        options["mode"] = UpdateMode.REPLACE
-    if operation.etag is not None:
-        options |= {"etag": operation.etag, "match_condition": MatchConditions.IfNotModified}
-    return (operation.verb, stored(partition, operation.row), options)
-
-
-def answer(*parts: str) -> bytes:
-    """An answer as the service sends it: each part is a status line with headers, and a body."""
-    answers = "".join(
-        "--changesetresponse_2\r\nContent-Type: application/http\r\n"
-        f"Content-Transfer-Encoding: binary\r\n\r\n{part}\r\n"
-        for part in parts
-    )
-    return (
-        "--batchresponse_1\r\nContent-Type: multipart/mixed; boundary=changesetresponse_2\r\n\r\n"
-        f"{answers}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
-    ).encode()
-
-
-def done(number: int) -> str:
-    return f'HTTP/1.1 204 No Content\r\nDataServiceVersion: 3.0;\r\nETag: W/"{number}"\r\n\r\n'
-
-
-CREATED = 'HTTP/1.1 201 Created\r\netag: W/"9"\r\nContent-Type: application/json\r\n\r\n{"a":1}'
-DELETED = "HTTP/1.1 204 No Content\r\nDataServiceVersion: 1.0;\r\n\r\n"
-
-
-def refusal(status: int, code: str, text: str) -> str:
-    error = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
-    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(error)}"
 
 
 def test_each_operation_has_its_etag_and_a_deletion_none() -> None:

@@ -18,9 +18,8 @@ from sas.engine.receiver import DEAD_LETTER_REASON, SOURCE
 from sas.ports import CorruptOrderError, HeldMessage, Message
 from sas.testing.bus import MESSAGE_BYTES_MAX
 from sas.testing.store import StoreFault, _due_key
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
-from tests.unit.test_actors_callbacks import awaiting, post
-from tests.unit.test_actors_supervisor import running
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order, running
+from tests.unit.callbacks_kit import awaiting, post
 
 OTHER = "responses-other"
 AGAIN_S = (ROUND_AFTER + timedelta(seconds=1)).total_seconds()

@@ -18,8 +18,18 @@ from sas.engine.receiver import TIMES, Receiver
 from sas.ports import AgentCall, Message, RefusedError, StillRunning, TransientError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, called_back, delivery, done, kit, order
-from tests.unit.test_actors_callbacks import CARE, awaiting, post
+from tests.unit.actors_kit import (
+    HOLDING,
+    QUEUES,
+    SHOP,
+    Kit,
+    called_back,
+    delivery,
+    done,
+    kit,
+    order,
+)
+from tests.unit.callbacks_kit import awaiting, post
 
 STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
 WINDOW = timedelta(minutes=10)
@@ -315,7 +325,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
 async def test_a_callback_that_came_in_time_counts_however_long_an_outage_delays_it(
     outage: str,
 ) -> None:
-    system, callback = await awaiting(CARE)
+    system, callback = await awaiting(HOLDING)
     await system.later(3600 - 60)  # a minute before its token expires
     if outage == "callbacks":
         system.bus.cut(QUEUES.scheduler)
