@@ -14,7 +14,7 @@ import pytest
 
 from samples.remote_services import Faults, RemoteServices
 from samples.services.faults import FaultKind, Verb
-from tests.integration.test_operator_cli import Gate
+from tests.integration.sas_command import Gate
 
 CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
 ONCE = Faults(transient=1.0, max_transient_attempts=1)
