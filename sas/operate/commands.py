@@ -28,6 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import Enum
 
 import msgspec
 
@@ -63,6 +64,37 @@ _CANCELLED = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ER
 _ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
 
 
+class Effect(Enum):
+    """What a command would do to an order. ``_WOULD`` says it in words."""
+
+    RUN_AGAIN = "run-again"
+    COUNT_AS_DONE = "count-as-done"
+    COUNT_AS_UNDONE = "count-as-undone"
+    UNDO = "undo"
+    CANCEL = "cancel"
+    ACKNOWLEDGE = "acknowledge"
+    END_AS_DONE = "end-as-done"
+    END_AS_REFUSED = "end-as-refused"
+
+
+class Refusal(Enum):
+    """Why a command is not possible (the first five), or was not carried out.
+
+    ``WAITING``: it has no result yet, and may still be carried out.
+    """
+
+    REJECTED = "rejected"
+    NO_SUCH_STEP = "no-such-step"
+    STEP_NOT_IN_ERROR = "step-not-in-error"
+    WRONG_STATE = "wrong-state"
+    UNREADABLE = "unreadable"
+    GONE = "gone"
+    CHANGED = "changed"
+    REFUSED = "refused"
+    DEAD_LETTERED = "dead-lettered"
+    WAITING = "waiting"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What an operator wants done with an order, or with several.
@@ -86,12 +118,12 @@ class OrderAct(Record, frozen=True, kw_only=True):
     a skip of a step that waits for a callback is its ``callback``. ``seq`` is that of the order
     when it was read; with ``any_seq`` the command is carried out even if the order has changed
     since, which the scheduler allows for a cancel only. ``failed`` has the fingerprints of the
-    steps that the command changes. ``would`` says what it would do, or ``problem`` why it cannot.
-    Of an order that cannot be read only its id and the problem are known.
+    steps that the command changes. ``would`` says in words what its ``effect`` is, or ``problem``
+    what its ``refusal`` is. Of an order that cannot be read only its id and the problem are known.
 
     The result: ``carried_out`` is None if it is not known. ``row`` and ``what`` are the seq and the
-    word of its row in the journal. ``process_state`` is the state after it. ``problem`` says why
-    the command was not carried out, or how steps failed again.
+    word of its row in the journal. ``process_state`` is the state after it. ``problem`` says in
+    words what the ``refusal`` is, or how steps failed again.
     """
 
     order_id: str
@@ -102,12 +134,14 @@ class OrderAct(Record, frozen=True, kw_only=True):
     urgent: bool = False
     any_seq: bool = False
     failed: tuple[str, ...] = ()
+    effect: Effect | None = None
     would: str = ""
     command: str = ""
     carried_out: bool | None = None
     row: int | None = None
     what: str = ""
     failed_again: bool = False
+    refusal: Refusal | None = None
     problem: str = ""
 
 
@@ -190,7 +224,12 @@ async def plan_many(
 def unread(unreadable: Mapping[str, str], intent: Intent) -> list[OrderAct]:
     """Return the orders that cannot be read, with why, as orders that do not allow a command."""
     return [
-        OrderAct(order_id=order_id, verb=intent.verb, problem=f"it cannot be read: {why}")
+        OrderAct(
+            order_id=order_id,
+            verb=intent.verb,
+            refusal=Refusal.UNREADABLE,
+            problem=f"it cannot be read: {why}",
+        )
         for order_id, why in unreadable.items()
     ]
 
@@ -202,6 +241,7 @@ def act_on(order: Order, intent: Intent) -> OrderAct:
     """
     command = _command_for(order, intent)
     effect = _effect(order, command)
+    refusal, problem = (None, "") if effect else _refusal(order, intent, command.verb)
     digest = digest_id(order.order_id, str(order.seq), repr(command))
     return OrderAct(
         order_id=order.order_id,
@@ -212,9 +252,11 @@ def act_on(order: Order, intent: Intent) -> OrderAct:
         urgent=order.details.urgent,
         any_seq=command.verb is Verb.CANCEL,
         failed=tuple(step.fingerprint for step in _failed_steps(order, command)),
-        would=effect,
+        effect=effect,
+        would=_in_words(effect, order, command) if effect else "",
         command=f"sas-{digest}",
-        problem="" if effect else _refusal(order, intent, command.verb),
+        refusal=refusal,
+        problem=problem,
     )
 
 
@@ -236,80 +278,90 @@ def _command_for(order: Order, intent: Intent) -> Intent:
     return intent
 
 
-def _refusal(order: Order, intent: Intent, verb: Verb) -> str:
-    """Return why the scheduler's ``verb`` is not possible for an order."""
+def _refusal(order: Order, intent: Intent, verb: Verb) -> tuple[Refusal, str]:
+    """Return why the scheduler's ``verb`` is not possible for an order, also in words."""
     if order.rejected:
-        return "it was rejected, and no step began: submit it again"
+        return Refusal.REJECTED, "it was rejected, and no step began: submit it again"
     states = {step.name: step.process_state.value for step in order.steps}
     if intent.step is not None and intent.step not in states:
-        return f"it has no step {intent.step!r}, only {', '.join(states)}"
+        return Refusal.NO_SUCH_STEP, f"it has no step {intent.step!r}, only {', '.join(states)}"
     in_error = order.process_state is OrderState.ERROR and verb is not Verb.CALLBACK
     if intent.step is not None and in_error:
-        return f"the step must be in Error, and {intent.step} is {states[intent.step]}"
+        state = states[intent.step]
+        problem = f"the step must be in Error, and {intent.step} is {state}"
+        return Refusal.STEP_NOT_IN_ERROR, problem
     reason = why_not(order, verb)
     if intent.verb is Verb.UNDO and verb is Verb.CANCEL and can_undo(order):
-        return f"{reason}, and waits for the calls that run (--now does not wait for them)"
-    return reason
+        reason += ", and waits for the calls that run (--now does not wait for them)"
+    return Refusal.WRONG_STATE, reason
 
 
-def _effect(order: Order, intent: Intent) -> str:
-    """Return what a command would do to an order; an empty text if it is not possible."""
-    effect = ""
+def _effect(order: Order, intent: Intent) -> Effect | None:
+    """Return what a command would do to an order; None if it is not possible."""
+    effect = None
     if order.rejected or intent.step not in {None, *(step.name for step in order.steps)}:
         return effect
     steps = _failed_steps(order, intent)
     match intent.verb:
         case Verb.RESUBMIT if steps:
-            with_input = " with the given input" if intent.input is not None else ""
-            effect = f"run again{with_input}: {_with_errors(steps)}"
-        case Verb.SKIP if any(step.undo_failed for step in steps):
-            effect = f"count as undone by hand: {_with_errors(steps)}"
+            effect = Effect.RUN_AGAIN
         case Verb.SKIP if steps:
-            later = f", with the result {_shown(intent)}"
-            ending = "; later steps will see null" if intent.input is None else later
-            effect = f"count as done{ending}: {_with_errors(steps)}"
+            is_undone = any(step.undo_failed for step in steps)
+            effect = Effect.COUNT_AS_UNDONE if is_undone else Effect.COUNT_AS_DONE
         case Verb.UNDO if can_undo(order):
-            effect = _undoing(order)
+            effect = Effect.UNDO
         case Verb.CANCEL if order.process_state in _CANCELLED and order.direction is Direction.DO:
-            running_steps = ", ".join(
-                step.name
-                for step in order.steps
-                if step.process_state is StepState.PROCESSING and not step.awaits_callback
-            )
-            waiting = f"wait for {running_steps}, " if running_steps else ""
-            effect = f"start no new step, {waiting}then {_undoing(order)}"
+            effect = Effect.CANCEL
         case Verb.ACKNOWLEDGE if order.process_state is OrderState.ERROR:
-            effect = "note that you have seen that it is in Error; nothing else changes"
-        case Verb.CALLBACK if step := awaiting(order, intent.step):
-            effect = _ending(step, intent)
+            effect = Effect.ACKNOWLEDGE
+        case Verb.CALLBACK if awaiting(order, intent.step):
+            effect = Effect.END_AS_REFUSED if intent.fault else Effect.END_AS_DONE
     return effect
 
 
-def _ending(step: StepRecord, intent: Intent) -> str:
-    """Return how a callback by hand ends the step that waits for it."""
-    undoing = step.direction is Direction.UNDO
-    name = f"{'the undo of ' * undoing}{step.name}"
-    if intent.fault is None:
-        result = "" if undoing else f", with the result {_shown(intent)}"
-        return f"end {name} as done{result}"
-    then = (
-        "the order then waits in Error"
-        if undoing
-        else "the order is then undone, or waits in Error, as its workflow says"
+_WOULD = {
+    Effect.RUN_AGAIN: "run again{given}: {failed}",
+    Effect.COUNT_AS_DONE: "count as done{result}: {failed}",
+    Effect.COUNT_AS_UNDONE: "count as undone by hand: {failed}",
+    Effect.UNDO: "undo the order (there is no way back); {undone}",
+    Effect.CANCEL: "start no new step, {calls}then undo the order (there is no way back); {undone}",
+    Effect.ACKNOWLEDGE: "note that you have seen that it is in Error; nothing else changes",
+    Effect.END_AS_DONE: "end {awaiting} as done{result}",
+    Effect.END_AS_REFUSED: "end {awaiting} as refused ({fault}); the order {then}",
+}
+
+
+def _in_words(effect: Effect, order: Order, intent: Intent) -> str:
+    """Return the effect of a command on an order in one sentence."""
+    step = awaiting(order, intent.step)
+    undoing = step is not None and step.direction is Direction.UNDO
+    result = f", with the result {_shown(intent)}"
+    if intent.input is None and intent.verb is Verb.SKIP:
+        result = "; later steps will see null"
+    calls = ", ".join(
+        step.name
+        for step in order.steps
+        if step.process_state is StepState.PROCESSING and not step.awaits_callback
     )
-    return f"end {name} as refused ({intent.fault.code}: {intent.fault.message}); {then}"
+    names = ", ".join(step.name for step in reversed(order.steps) if step.epoch > 0)
+    began = f"these steps began and are undone in this order, if they have an undo: {names}"
+    then = "is then undone, or waits in Error, as its workflow says"
+    fault = intent.fault
+    return _WOULD[effect].format(
+        given=" with the given input" * (intent.input is not None),
+        failed=_with_errors(_failed_steps(order, intent)),
+        result="" if undoing else result,
+        calls=f"wait for {calls}, " * bool(calls),
+        undone=began if names else "no step ever began",
+        awaiting=f"{'the undo of ' * undoing}{step.name}" if step else "",
+        fault=f"{fault.code}: {fault.message}" if fault else "",
+        then="then waits in Error" if undoing else then,
+    )
 
 
 def _shown(intent: Intent) -> str:
     text = intent.input or "null"
     return UNREADABLE if is_encoded(text) else text
-
-
-def _undoing(order: Order) -> str:
-    names = ", ".join(step.name for step in reversed(order.steps) if step.epoch > 0)
-    began = "these steps began and are undone in this order, if they have an undo"
-    steps = f"{began}: {names}" if names else "no step ever began"
-    return f"undo the order (there is no way back); {steps}"
 
 
 def _failed_steps(order: Order, intent: Intent) -> Sequence[StepRecord]:
@@ -423,6 +475,7 @@ class ActRun:
             if act.carried_out is None:
                 self._note(
                     act,
+                    refusal=Refusal.WAITING,
                     problem=f"not carried out within {wait_s:g} s: check that the function app "
                     f"runs, and look on operator-alerts for refused/{act.command}; it may still be "
                     "carried out later",
@@ -457,7 +510,7 @@ class ActRun:
     async def _look_in_journal(self, act: OrderAct, order: Order | None) -> OrderAct:
         if order is None:
             problem = f"not carried out: {GONE}."
-            return self._note(act, carried_out=False, process_state="gone", problem=problem)
+            return self._refused(act, Refusal.GONE, problem, process_state="gone")
         if order.seq != act.seq:  # 1. a command that was carried out has changed it
             cause = cause_of(self._queues.scheduler, act.command)
             entry = await self._store.recorded(act.order_id, cause)
@@ -465,19 +518,22 @@ class ActRun:
                 return self._note(act, carried_out=True, row=entry.seq, what=str(entry.what))
             if entry is not None:
                 problem = "the command was dead-lettered: see operator-alerts and the app's log"
-                return self._note(act, carried_out=False, row=entry.seq, problem=problem)
+                return self._refused(act, Refusal.DEAD_LETTERED, problem, row=entry.seq)
+        refusal = Refusal.REFUSED
         if act.any_seq or order.seq == act.seq:  # 2. 4.
             reason = await CommandAnswers(self._store).reason(act.command)
         else:  # 3.
-            reason = await what_changed(self._store, order, act.seq)
+            refusal, reason = Refusal.CHANGED, await what_changed(self._store, order, act.seq)
         if not reason:
             return act
-        return self._note(
-            act,
-            carried_out=False,
-            process_state=order.process_state.value,
-            problem=f"not carried out: {reason}.",
-        )
+        state = order.process_state.value
+        problem = f"not carried out: {reason}."
+        return self._refused(act, refusal, problem, process_state=state)
+
+    def _refused(
+        self, act: OrderAct, refusal: Refusal, problem: str, **members: object
+    ) -> OrderAct:
+        return self._note(act, carried_out=False, refusal=refusal, problem=problem, **members)
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:

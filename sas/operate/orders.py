@@ -35,10 +35,12 @@ from sas.operate.letters import Letter, PeekResult
 from sas.operate.messages import cause_of
 from sas.operate.record import Record
 from sas.operate.why import (
+    Awaited,
     AwaitedMessage,
     Circuit,
     StepError,
     Waits,
+    Whereabouts,
     attempt_error,
     circuit_of,
     held,
@@ -246,7 +248,8 @@ async def explain(
     if since is not None:
         waits = held(order, waits, since)
     elif letter is None and postponed_since is not None:
-        message = AwaitedMessage(text="none: the supervisor postpones it", since=postponed_since)
+        text = "none: the supervisor postpones it"
+        message = AwaitedMessage(place=Whereabouts.NONE, text=text, since=postponed_since)
         waits = replace(waits, message=message)
     return dataclasses.replace(order_story, waits=waits)
 
@@ -261,8 +264,14 @@ async def _with_command(
             body = internal.decode(letter.peeked.body, CommandMessage)
             if body.order_id == order.order_id and body.seq in {None, order.seq}:
                 message = _in_queue(letter, f"{body.verb} by {body.by} ")
-                awaited = "A scheduler, to carry out a command."
-                waits = replace(waits, awaited=awaited, then=IF_IT_LASTS, todo="", message=message)
+                waits = replace(
+                    waits,
+                    kind=Awaited.COMMAND,
+                    awaited="A scheduler, to carry out a command.",
+                    then=IF_IT_LASTS,
+                    todo="",
+                    message=message,
+                )
                 return waits, letter
     return waits, None
 
@@ -283,10 +292,12 @@ async def _with_message(
     """
     if step.resting:
         text = "none: the supervisor sends one when the rest is over"
-        return replace(waits, message=AwaitedMessage(text=text)), None, None
+        message = AwaitedMessage(place=Whereabouts.NONE, text=text)
+        return replace(waits, message=message), None, None
     if bus is None:
         text = "not looked for: no Service Bus namespace is configured"
-        return replace(waits, message=AwaitedMessage(text=text)), None, None
+        message = AwaitedMessage(place=Whereabouts.UNKNOWN, text=text)
+        return replace(waits, message=message), None, None
     paths = letters.waiting_paths(order, step, queues, agents)
     contents = await letters.read(bus, paths)
     # A dead letter of an application may name any order, and say anything of it.
@@ -301,8 +312,7 @@ async def _with_message(
         default=None,
     )
     if place is None:
-        text = _in_no_queue(step, contents.problems, agents)
-        waits = replace(waits, message=AwaitedMessage(text=text))
+        waits = replace(waits, message=_in_no_queue(step, contents.problems, agents))
         if len(agents) == 1 or not step.dispatched or step.awaits_callback:
             waits = _for_its_queue(waits, paths[: paths.index(queues.dead_letters)], contents)
         return waits, None, since
@@ -316,30 +326,44 @@ def _for_its_queue(waits: Waits, paths: Sequence[str], contents: PeekResult) -> 
     for path in paths:
         for reason, todo in _UNUSABLE.items():
             if contents.problems.get(path, "").endswith(reason):
-                awaited = f"Queue {path}, which cannot be used."
-                then = "With it, the order goes on by itself."
-                return replace(waits, awaited=awaited, then=then, todo=todo)
+                return replace(
+                    waits,
+                    kind=Awaited.QUEUE,
+                    awaited=f"Queue {path}, which cannot be used.",
+                    then="With it, the order goes on by itself.",
+                    todo=todo,
+                )
     return waits
 
 
 def _in_queue(letter: Letter, what: str = "") -> AwaitedMessage:
     """Return a message that was found; ``what`` it is, if it is not the usual one."""
     what = what or "scheduled " * letter.peeked.is_scheduled
-    return AwaitedMessage(text=f"{what}in {letter.path}", queue=letter.path, since=letter.since)
-
-
-def _in_no_queue(step: StepRecord, problems: Mapping[str, str], agents: Collection[str]) -> str:
-    if problems:
-        return f"not known: {next(iter(problems.values()))}"
-    if step.awaits_callback:
-        return "none: the callback comes by HTTP, and has not come"
-    if step.dispatched and not agents:
-        return "not known, because the queue of its agent is not"
-    actor = "its agent" if step.dispatched else "a scheduler"
-    return (
-        f"in no queue: {actor} is handling it. If its process died, the message comes again when "
-        "its lock ends, within half a minute."
+    return AwaitedMessage(
+        place=Whereabouts.IN_QUEUE,
+        text=f"{what}in {letter.path}",
+        queue=letter.path,
+        since=letter.since,
     )
+
+
+def _in_no_queue(
+    step: StepRecord, problems: Mapping[str, str], agents: Collection[str]
+) -> AwaitedMessage:
+    place, text = Whereabouts.UNKNOWN, "not known, because the queue of its agent is not"
+    if problems:
+        text = f"not known: {next(iter(problems.values()))}"
+    elif step.awaits_callback:
+        place = Whereabouts.NONE
+        text = "none: the callback comes by HTTP, and has not come"
+    elif agents or not step.dispatched:
+        place = Whereabouts.IN_HAND
+        actor = "its agent" if step.dispatched else "a scheduler"
+        text = (
+            f"in no queue: {actor} is handling it. If its process died, the message comes again "
+            "when its lock ends, within half a minute."
+        )
+    return AwaitedMessage(place=place, text=text)
 
 
 def _agent_of(letter: Letter | None, queues: Queues) -> str | None:
@@ -380,6 +404,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
     if part is None:
         raise NotPossibleError(finding.no_such_order(order_id))
     message = AwaitedMessage(
+        place=Whereabouts.IN_QUEUE,
         text=f"on {queues.rejected}, {part.id}",
         queue=queues.rejected,
         since=parse_key_time(part.at),
@@ -389,6 +414,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
         process_state=OrderState.REJECTED.value,
         story=f"It was rejected and never began: {part.reason}: {cause_of(part)}.",
         waits=Waits(
+            kind=Awaited.NOTHING,
             awaited="Nothing.",
             todo=f"Correct it and submit it again, or `{command('sas messages resend', part.id)}`.",
             message=message,
@@ -403,9 +429,14 @@ def _to_begin(letter: Letter) -> Waits:
     version, bug = members.get("workflow_version"), letter.peeked.properties.get(BUG)
     number = "" if version is None else f" version {version}"
     workflow = quoted(f"{members.get('workflow')}{number}")
-    waits = Waits(awaited="The function app, to take its message.", then=IF_IT_LASTS)
+    waits = Waits(
+        kind=Awaited.FUNCTION_APP,
+        awaited="The function app, to take its message.",
+        then=IF_IT_LASTS,
+    )
     if left_at is not None:
         waits = Waits(
+            kind=Awaited.DEPLOY,
             awaited=f"A deploy that has {workflow}: no instance has it.",
             then="Without it, the order is rejected.",
             todo="Deploy it, or correct the workflow that the order names and submit it again.",
@@ -413,6 +444,7 @@ def _to_begin(letter: Letter) -> Waits:
         )
     elif bug is not None:
         waits = Waits(
+            kind=Awaited.DEPLOY,
             awaited=f"A deploy that mends a bug: {quoted(bug)}.",
             todo="Deploy a mended version; do not submit the order again.",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from sas.codec.payloads import decode_order
 from sas.domain.order import FINISHED, Order
@@ -22,12 +23,30 @@ from sas.ports import Business, PayloadCodec, StateStore
 from sas.saga.shapes import Shapes, shapes_of
 
 
+class Break(Enum):
+    """How a deploy would break orders in flight. ``_TROUBLE`` says it in words."""
+
+    MISSING = "missing"
+    CHANGED = "changed"
+    OTHER_STEPS = "other-steps"
+    MISFIT = "misfit"
+
+
+_TROUBLE = {
+    Break.MISSING: "missing: keep this version until its orders have ended",
+    Break.CHANGED: "changed: give the new definition a version of its own and keep the old one",
+    Break.OTHER_STEPS: "changed: orders in flight have other steps",
+    Break.MISFIT: "{misfit}: a step that reads it would be held. Let the type take both, or give "
+    "the new one a version of its own",
+}
+
+
 class WorkflowVersion(Record, frozen=True, kw_only=True):
     """One version of a workflow that is defined, or that orders in flight use.
 
     ``recorded`` says whether the table remembers a definition, ``changed`` whether it is another
-    one. ``trouble`` is what a deploy would break, and what to do. ``misfits`` says of each order in
-    flight what no longer fits the types. ``in_flight`` has the ids of these orders.
+    one. ``trouble`` says in words how a deploy ``breaks`` orders in flight, and what to do.
+    ``misfits`` says of each such order what no longer fits the types; ``in_flight`` has their ids.
     """
 
     workflow: str
@@ -35,6 +54,7 @@ class WorkflowVersion(Record, frozen=True, kw_only=True):
     defined: bool
     recorded: bool
     changed: bool
+    breaks: Break | None
     trouble: str | None
     misfits: list[str]
     in_flight: list[str]
@@ -53,22 +73,15 @@ class _Uses:
     other_steps: int = 0
     misfits: list[str] = field(default_factory=list)
 
-    def trouble(self, *, is_changed: bool) -> str | None:
-        """Return what a deploy would break; None if it would break nothing."""
+    def breaks(self, *, is_changed: bool) -> Break | None:
+        """Return how a deploy would break orders in flight; None if it would not."""
         if self.definition is None:
-            return "missing: keep this version until its orders have ended"
+            return Break.MISSING
         if is_changed:
-            return "changed: give the new definition a version of its own and keep the old one"
+            return Break.CHANGED
         if self.other_steps:
-            return "changed: orders in flight have other steps"
-        if self.misfits:
-            rest = len(self.misfits) - 1
-            return (
-                f"{self.misfits[0]}{f' (and {rest:,} more)' if rest else ''}: a step that "
-                "reads it would be held. Let the type take both, or give the new one a version of "
-                "its own"
-            )
-        return None
+            return Break.OTHER_STEPS
+        return Break.MISFIT if self.misfits else None
 
 
 async def versions(
@@ -105,13 +118,16 @@ async def _count(order: Order, use: _Uses, store: StateStore, codec: PayloadCode
 async def _version(store: StateStore, name: tuple[str, int], use: _Uses) -> WorkflowVersion:
     shared = await store.read_shared(value_name(*name))
     is_changed = bool(shared and use.definition and shared.value != definition_hash(use.definition))
+    breaks, rest = use.breaks(is_changed=is_changed), len(use.misfits) - 1
+    misfit = f"{''.join(use.misfits[:1])}{f' (and {rest:,} more)' if rest > 0 else ''}"
     return WorkflowVersion(
         workflow=name[0],
         version=name[1],
         defined=use.definition is not None,
         recorded=shared is not None,
         changed=is_changed,
-        trouble=use.trouble(is_changed=is_changed),
+        breaks=breaks,
+        trouble=_TROUBLE[breaks].format(misfit=misfit) if breaks else None,
         misfits=use.misfits,
         in_flight=use.ids,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import Enum
 
 from msgspec.structs import replace
 
@@ -26,6 +27,24 @@ MENDED = (
     "undone meanwhile, and nothing must be resubmitted."
 )
 """What follows for a step whose agent has a bug."""
+
+
+class Awaited(Enum):
+    """What an order waits for. ``AGENT_AGAIN``: the agent goes on, and asks its service again."""
+
+    NOTHING = "nothing"
+    YOU = "you"
+    SUPERVISOR = "supervisor"
+    REST = "rest"
+    DEPLOY = "deploy"
+    CALLBACK = "callback"
+    AGENT = "agent"
+    AGENT_AGAIN = "agent-again"
+    SERVICE = "service"
+    SCHEDULER = "scheduler"
+    COMMAND = "command"
+    QUEUE = "queue"
+    FUNCTION_APP = "function-app"
 
 
 class Circuit(Record, frozen=True):
@@ -58,12 +77,22 @@ class StepError(Record, frozen=True):
     attempt: int | None = None
 
 
+class Whereabouts(Enum):
+    """Where a message is. ``IN_HAND``: somebody handles it. ``NONE``: nobody has sent it yet."""
+
+    IN_QUEUE = "in-queue"
+    IN_HAND = "in-hand"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
 class AwaitedMessage(Record, frozen=True):
-    """The message that an order waits for: what is known of it in words, and its place.
+    """The message that an order waits for: what is known of it, also in words, and its place.
 
     ``before`` is how many messages are in front of it.
     """
 
+    place: Whereabouts
     text: str
     queue: str | None = None
     since: datetime | None = None
@@ -73,12 +102,13 @@ class AwaitedMessage(Record, frozen=True):
 class Waits(Record, frozen=True):
     """What an order waits for, and what its step is ``doing`` in a few words.
 
-    ``awaited`` is a sentence that is also read after "waits for". ``then`` says what happens next,
-    or that the wait is too long. ``at`` is when the supervisor looks at the step, ``called_by``
+    ``awaited`` says its ``kind`` in a sentence that is also read after "waits for". ``then`` says
+    what happens next, or that the wait is too long. ``at`` is when the supervisor looks at the step, ``called_by``
     when its agent, which has a bug, is called again at the latest. ``todo`` is what the operator
     must do; it is empty if nobody has to act.
     """
 
+    kind: Awaited
     awaited: str
     doing: str = ""
     then: str = ""
@@ -184,15 +214,17 @@ def waits_for(
     """
     match order.process_state:
         case OrderState.REJECTED:
-            return Waits(awaited="Nothing: the application corrects it and submits it again.")
+            awaited = "Nothing: the application corrects it and submits it again."
+            return Waits(kind=Awaited.NOTHING, awaited=awaited)
         case OrderState.PROCESSED | OrderState.COMPENSATED:
-            return Waits(awaited="Nothing: it is finished.")
+            return Waits(kind=Awaited.NOTHING, awaited="Nothing: it is finished.")
         case OrderState.ERROR:
             step = next(step for step in order.steps if is_failed(step))
         case _:
             open_steps = [step for step in order.steps if step.complete_by is not None]
             if not open_steps:
                 return Waits(
+                    kind=Awaited.NOTHING,
                     awaited="Nothing: no step is open.",
                     todo="Report this as a bug, with this page.",
                 )
@@ -202,6 +234,7 @@ def waits_for(
     if circuit is not None and circuit.is_open and step.dispatched and not waits.needs_you:
         waits = replace(
             waits,
+            kind=Awaited.SERVICE,
             awaited=f"The service of agent {agent}: its circuit is {circuit.state}.",
             then="A probe that succeeds closes it. Then the call goes out, and no failure counts.",
         )
@@ -225,6 +258,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
     note = f": {_quoted(step.note)}" if step.note else ""
     if is_failed(step):
         return Waits(
+            kind=Awaited.YOU,
             doing="waits for you",
             awaited="You.",
             then="It goes on only after a command.",
@@ -232,6 +266,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         )
     if step.complete_by is not None and step.complete_by + LATE_AFTER < now:
         return Waits(
+            kind=Awaited.SUPERVISOR,
             doing="is late",
             awaited=f"The supervisor, to look at {step.name}.",
             then="It is late.",
@@ -239,10 +274,15 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         )
     if step.resting:
         action = "undone" if undoing else "tried again"
-        awaited = f"The next try of {name}, which rests."
-        return Waits(doing="rests", awaited=awaited, then=f"Then it is {action}.")
+        return Waits(
+            kind=Awaited.REST,
+            doing="rests",
+            awaited=f"The next try of {name}, which rests.",
+            then=f"Then it is {action}.",
+        )
     if (bug := bug_of(step, now)) is not None:
         return Waits(
+            kind=Awaited.DEPLOY,
             doing="waits for a deploy",
             awaited=f"A deploy that mends the agent of {step.name}: its {operation} failed: "
             f"{_quoted(bug.message) if bug.kind == AttemptError.HELD else bug.message}.",
@@ -252,6 +292,7 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
         )
     if step.awaits_callback:
         return Waits(
+            kind=Awaited.CALLBACK,
             doing="waits for the callback",
             awaited=f"The callback of {name}{note}.",
             then=f"Without it, the {'undo is tried again' if undoing else 'step fails'}.",
@@ -263,11 +304,13 @@ def waits_of(step: StepRecord, now: datetime) -> Waits:  # noqa: PLR0911  one fo
             awaited = f"The agent of {name}, which goes on{note}. It asks again."
             then = "If its agent does not ask until then, the supervisor resets the step."
         return Waits(
+            kind=Awaited.AGENT_AGAIN if note else Awaited.AGENT,
             doing="goes on" if note else "is out",
             awaited=awaited,
             then="Then the step is undone." if is_cancelled(step) else then,
         )
     return Waits(
+        kind=Awaited.SCHEDULER,
         doing="is ready",
         awaited=f"A scheduler, to claim {step.name}.",
         then="If none does, the supervisor wakes one.",
@@ -338,6 +381,7 @@ def held(order: Order, waits: Waits, since: datetime | None) -> Waits:
     workflow = f"{order.details.workflow} version {order.details.version}"
     return replace(
         waits,
+        kind=Awaited.DEPLOY,
         awaited=f"A deploy that has {workflow}.",
         then="No instance has it. With it, the order goes on by itself.",
         todo=f"Deploy {workflow} again as it was, beside the other versions.",

@@ -17,7 +17,7 @@ from sas.features.callbacks.codec import CallbackKeys, Claims
 from sas.features.claim_check import ClaimCheck
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
-from tests.integration.test_operator_cli import sas
+from tests.integration.sas_command import sas
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]

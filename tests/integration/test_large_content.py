@@ -18,7 +18,7 @@ from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
-from tests.integration.test_operator_cli import sas
+from tests.integration.sas_command import sas
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here

@@ -24,7 +24,6 @@ from tests.integration.desk_kit import Browser, desk_of
 from tests.unit import actors_kit
 from tests.unit.actors_kit import Kit, fail, kit, submit
 from tests.unit.cli_kit import Night, store_away
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 VERBS = [verb.value for verb in Verb]
 DAY = timedelta(days=1)

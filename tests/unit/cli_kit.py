@@ -1,4 +1,4 @@
-"""The command over a store in memory, or over all actors in memory."""
+"""The command over all actors in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
 from sas.client import OrdersClient
+from sas.codec.external import Notification, NotificationData
 from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -28,23 +30,22 @@ from sas.ports import (
     StoreUnavailableError,
     UndeliverableError,
 )
-from sas.testing.store import MemoryStore
-from tests.unit.actors_kit import CARE, CHAIN, Kit, kit, order
+from tests.unit.actors_kit import CARE, CHAIN, Kit, order
 
 NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiver on it."
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    memory = MemoryStore()
+SAGAS = """\
+from sas import Call, Saga
 
-    async def opened_store(where: systems.Storage) -> StateStore:
-        return memory
+trips = Saga("trip", dict)
 
-    monkeypatch.setattr(systems, "open_store", opened_store)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    without_project(monkeypatch)
-    return memory
+
+@trips.step(agent="hotel")
+async def book(call: Call[dict]) -> str:
+    return "room"
+"""
+NAMES_APP = '[tool.sas]\napp = "{}"\n'
 
 
 @dataclass
@@ -212,14 +213,6 @@ def without_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "PROJECT_FILE", "none.toml")
 
 
-@pytest.fixture
-def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Night:
-    """Return the actors with the command connected to them."""
-    operator = Night(system=kit(CARE, CHAIN), capsys=capsys)
-    connect(monkeypatch, operator.system, operator)
-    return operator
-
-
 def workflows() -> Workflows:
     """The application of the command: --app tests.unit.cli_kit:workflows."""
     return Workflows((CHAIN, CARE))
@@ -234,6 +227,21 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "open_store", refused_store)
 
 
+_NUMBER = count(1)
+
+
+def notification(order_id: str, notice: str, **data: Any) -> Notification:
+    """Return a notification of an order; ``data`` are members of its data."""
+    return Notification(
+        id=f"{order_id}/{next(_NUMBER)}",
+        source="/sas",
+        type=f"sas.order.{notice}.v1",
+        subject=order_id,
+        time="2026-03-01T12:00:00.000000Z",
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
+    )
+
+
 class SubmitsAtOnce(OrdersClient):
     """A client that sends its orders at once, to nobody. ``sent`` is set then."""
 
@@ -244,9 +252,6 @@ class SubmitsAtOnce(OrdersClient):
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
         self.sent.set()
-
-
-MINUTE = timedelta(minutes=1)
 
 
 def shown_in(guide: str) -> list[tuple[str, list[str]]]:

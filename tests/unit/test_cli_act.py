@@ -24,7 +24,6 @@ from sas.operate.commands import OrderAct
 from sas.ports import RefusedError
 from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import Night
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")

@@ -12,51 +12,29 @@ import pytest
 from sas.cli import application
 from sas.cli.main import main
 from sas.operate.errors import UsageError
-
-SAGAS = """\
-from sas import Call, Saga
-
-trips = Saga("trip", dict)
-
-
-@trips.step(agent="hotel")
-async def book(call: Call[dict]) -> str:
-    return "room"
-"""
-NAMES_APP = '[tool.sas]\napp = "{}"\n'
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a module of sagas, whose name no other test has."""
-    module = tmp_path / f"app_{tmp_path.name}.py".replace("-", "_")
-    module.write_text(SAGAS)
-    (tmp_path / "pyproject.toml").write_text(NAMES_APP.format(module.stem))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return module
+from tests.unit.cli_kit import NAMES_APP, SAGAS
 
 
 def names(argument: str | None = None) -> list[str]:
     return [workflow.name for workflow in application.workflows_of(argument)]
 
 
-def test_the_project_names_its_application(project: Path) -> None:
+def test_the_project_names_its_application(sagas: Path) -> None:
     assert names() == ["trip"]
 
 
-def test_it_is_found_from_a_folder_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    below = project.parent / "docs" / "notes"
+def test_it_is_found_from_a_folder_below(sagas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = sagas.parent / "docs" / "notes"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     assert names() == ["trip"]
-    assert application.named(None).folder == project.parent
+    assert application.named(None).folder == sagas.parent
 
 
 def test_the_search_ends_at_the_root_of_the_project(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    sagas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = project.parent / "other"
+    other = sagas.parent / "other"
     other.mkdir()
     (other / "pyproject.toml").write_text('[project]\nname = "other"\n')
     monkeypatch.chdir(other)
@@ -67,29 +45,29 @@ def test_the_search_ends_at_the_root_of_the_project(
 @pytest.mark.parametrize("stands", [".", "mine"])
 @pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1), (0o777, 1)])
 def test_a_folder_that_is_not_the_operators_runs_no_code(
-    project: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int, stands: str
+    sagas: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int, stands: str
 ) -> None:
     """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
-    below = project.parent / stands
+    below = sagas.parent / stands
     below.mkdir(exist_ok=True)
     monkeypatch.chdir(below)
-    project.parent.chmod(mode)
+    sagas.parent.chmod(mode)
     status_of = Path.stat
 
     def as_shown(path: Path, **options: bool) -> os.stat_result:
         status = status_of(path, **options)
-        uid = status.st_uid + (others if path == project.parent else 0)
+        uid = status.st_uid + (others if path == sagas.parent else 0)
         return os.stat_result((*status[:4], uid, *status[5:]))
 
     monkeypatch.setattr(Path, "stat", as_shown)
     with pytest.raises(UsageError, match="of another user, or of everybody"):
         names()
     with pytest.raises(UsageError, match="of another user, or of everybody"):
-        application.in_folder(project.parent)
+        application.in_folder(sagas.parent)
 
 
 def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    sagas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status_of = Path.stat
 
@@ -103,36 +81,36 @@ def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code
         names()
 
 
-def test_the_folder_of_the_application_comes_last_once_it_is_imported(project: Path) -> None:
-    (project.parent / "colorsys.py").write_text("raise RuntimeError('not trusted')\n")
+def test_the_folder_of_the_application_comes_last_once_it_is_imported(sagas: Path) -> None:
+    (sagas.parent / "colorsys.py").write_text("raise RuntimeError('not trusted')\n")
     names()
-    assert sys.path[-1] == str(project.parent)
+    assert sys.path[-1] == str(sagas.parent)
     sys.modules.pop("colorsys", None)
-    assert import_module("colorsys").__file__ != str(project.parent / "colorsys.py")
+    assert import_module("colorsys").__file__ != str(sagas.parent / "colorsys.py")
 
 
-def test_an_argument_wins(project: Path) -> None:
+def test_an_argument_wins(sagas: Path) -> None:
     assert "order" in names("tests.business:workflows")
 
 
-def test_a_module_means_its_sagas_and_one_of_them_can_be_named(project: Path) -> None:
-    project.write_text(SAGAS + 'other = Saga("other", dict)\nother.step()(book)\n')
-    assert names(project.stem) == ["trip", "other"]
-    assert names(f"{project.stem}:other") == ["other"]
+def test_a_module_means_its_sagas_and_one_of_them_can_be_named(sagas: Path) -> None:
+    sagas.write_text(SAGAS + 'other = Saga("other", dict)\nother.step()(book)\n')
+    assert names(sagas.stem) == ["trip", "other"]
+    assert names(f"{sagas.stem}:other") == ["other"]
 
 
-def test_a_module_without_a_saga_is_told(project: Path) -> None:
-    project.write_text("import sas\n")
-    with pytest.raises(UsageError, match=f"{project.stem} has no saga: write one"):
+def test_a_module_without_a_saga_is_told(sagas: Path) -> None:
+    sagas.write_text("import sas\n")
+    with pytest.raises(UsageError, match=f"{sagas.stem} has no saga: write one"):
         names()
 
 
-def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
-    project.write_text("import a_module_that_is_missing\n")
+def test_a_mistake_in_the_module_is_told_as_it_is(sagas: Path) -> None:
+    sagas.write_text("import a_module_that_is_missing\n")
     with pytest.raises(UsageError) as refused:
         names()
     assert "No module named 'a_module_that_is_missing'" in str(refused.value)
-    assert f"app {project.stem!r} of {project.parent / 'pyproject.toml'}" in str(refused.value)
+    assert f"app {sagas.stem!r} of {sagas.parent / 'pyproject.toml'}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -147,17 +125,17 @@ def test_a_mistake_in_the_module_is_told_as_it_is(project: Path) -> None:
         ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
     ],
 )
-def test_a_wrong_table_is_told(project: Path, text: str, sentence: str) -> None:
-    (project.parent / "pyproject.toml").write_text(text)
+def test_a_wrong_table_is_told(sagas: Path, text: str, sentence: str) -> None:
+    (sagas.parent / "pyproject.toml").write_text(text)
     with pytest.raises(UsageError, match=sentence):
         names()
 
 
 def test_a_verb_that_can_do_without_the_application_goes_on(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    sagas: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert application.agents_if_any(None) == {"hotel"}
-    (project.parent / "pyproject.toml").write_text(NAMES_APP.format("no_such_module"))
+    (sagas.parent / "pyproject.toml").write_text(NAMES_APP.format("no_such_module"))
     assert application.agents_if_any(None) == set()
     assert "No module named 'no_such_module'. Going on without it" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--app no_such_module cannot be loaded"):
@@ -165,7 +143,7 @@ def test_a_verb_that_can_do_without_the_application_goes_on(
 
 
 def test_a_simulation_needs_no_argument(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sagas: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     assert main(["sim", "--seeds", "1", "--jobs", "1"]) == 0

@@ -17,11 +17,9 @@ from sas.cli.main import OTHER_NAMES, app, main, verbs
 from sas.operate.errors import USAGE
 from sas.ports import RefusedError
 from tests.command_line import check_command
-from tests.unit import cli_kit, screens_kit
+from tests.unit import screens_kit
 from tests.unit.actors_kit import CARE, kit, order
 from tests.unit.cli_kit import Night
-
-night = cli_kit.night
 
 HOSTILE = "\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
 SHOWN = r"\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"

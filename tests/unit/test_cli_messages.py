@@ -12,8 +12,7 @@ from sas.operate.errors import UNAVAILABLE
 from sas.ports import BusUnavailableError, Message, MessageMove, UndeliverableError
 from tests.unit.actors_kit import order
 from tests.unit.cli_kit import Night, store_away
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
-from tests.unit.test_operate_messages import DECLINED, ORDER, REJECTED, alert, dead, reject
+from tests.unit.messages_kit import DECLINED, ORDER, REJECTED, alert, dead, reject
 
 DEAD = "responses-web-shop/$DeadLetterQueue"
 SHOP_DEAD = ("--in", "responses-web-shop/dlq")

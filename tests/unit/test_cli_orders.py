@@ -17,7 +17,6 @@ from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import RefusedError
 from tests.unit.actors_kit import break_row
 from tests.unit.cli_kit import Night, store_away
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 HOSTILE = "one\x1b[2J\ntwo\u202e\u200b\x7f\x9b"

@@ -20,10 +20,7 @@ from sas.client import FollowError, NewOrder
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.submissions import Defaults, InputError, InputItem, read_items
-from tests.unit.cli_kit import SubmitsAtOnce
-from tests.unit.test_cli_application import SAGAS
-from tests.unit.test_cli_application import project as project  # noqa: PLC0414  a fixture
-from tests.unit.test_operate_submissions import notification
+from tests.unit.cli_kit import SAGAS, SubmitsAtOnce, notification
 
 # -- What it prints ---------------------------------------------------------------------------
 
@@ -133,26 +130,26 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return workflows
 
 
-def submit(project: Path, lines: str, *arguments: str) -> int:
-    file = project.parent / "orders.jsonl"
+def submit(sagas: Path, lines: str, *arguments: str) -> int:
+    file = sagas.parent / "orders.jsonl"
     file.write_text(lines)
     return main(["submit", str(file), *arguments])
 
 
-def test_a_bare_order_is_of_the_only_workflow(project: Path, submitted: list[str]) -> None:
-    project.write_text(SAGAS + 'newer = Saga("trip", dict, version=2)\nnewer.step()(book)\n')
-    assert submit(project, f"{BARE}\n{FULL}") == 0
+def test_a_bare_order_is_of_the_only_workflow(sagas: Path, submitted: list[str]) -> None:
+    sagas.write_text(SAGAS + 'newer = Saga("trip", dict, version=2)\nnewer.step()(book)\n')
+    assert submit(sagas, f"{BARE}\n{FULL}") == 0
     assert submitted == ["trip", "order"]
 
 
 def test_of_several_workflows_none_is_guessed(
-    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+    sagas: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert submit(project, BARE, "--app", "tests.business:workflows") == 2
+    assert submit(sagas, BARE, "--app", "tests.business:workflows") == 2
     error = capsys.readouterr().err
     assert "line 1: the order names no workflow: give --workflow NAME. There are " in error
     assert "order, order-" in error
-    assert submit(project, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
+    assert submit(sagas, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
     assert submitted == ["order"]
 
 
@@ -160,23 +157,23 @@ def test_of_several_workflows_none_is_guessed(
     ("lines", "arguments"), [(FULL, []), (BARE, ["--workflow", "order"])], ids=["item", "argument"]
 )
 def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
-    project: Path, submitted: list[str], lines: str, arguments: list[str]
+    sagas: Path, submitted: list[str], lines: str, arguments: list[str]
 ) -> None:
-    project.write_text("raise RuntimeError")
-    assert submit(project, lines, *arguments) == 0
+    sagas.write_text("raise RuntimeError")
+    assert submit(sagas, lines, *arguments) == 0
     assert submitted == ["order"]
-    assert project.stem not in sys.modules
+    assert sagas.stem not in sys.modules
 
 
 def test_without_an_application_the_workflow_must_be_named(
-    project: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
+    sagas: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project.parent / "pyproject.toml").write_text("")
-    assert submit(project, BARE) == 2
+    (sagas.parent / "pyproject.toml").write_text("")
+    assert submit(sagas, BARE) == 2
     assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err
 
 
-def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) -> None:
+def test_one_order_is_submitted_by_options(sagas: Path, submitted: list[str]) -> None:
     assert main(["submit", "--id", "A-1", "--content", '{"amount": 3}']) == 0
     assert submitted == ["trip"]
     source = one_order('A "1"', '{\n  "amount": 3\n}', lambda: "trip")
@@ -198,7 +195,7 @@ def test_one_order_is_submitted_by_options(project: Path, submitted: list[str]) 
     ],
 )
 def test_a_wrong_use_of_submit_is_one_sentence(
-    project: Path,
+    sagas: Path,
     submitted: list[str],
     words: list[str],
     sentence: str,

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from itertools import product
 
 import msgspec
 import pytest
 
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.domain.change import Change
-from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
-from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
-from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoStatus
-from sas.domain.reply import answer, progressed
+from sas.domain.messages import Command, Verb
+from sas.domain.order import Fault, OrderState
 from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands
-from sas.operate.commands import ActPlan, ActRun, Intent, OrderAct, act_on, plan_many, plan_one
+from sas.operate.commands import (
+    ActPlan,
+    ActRun,
+    Effect,
+    Intent,
+    OrderAct,
+    Refusal,
+    act_on,
+    plan_many,
+    plan_one,
+)
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.ports import BusUnavailableError, Message, OtherVersionError, Peeked, RefusedError
@@ -29,6 +35,7 @@ from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import CARE, QUEUES, Kit, break_row, command, kit, letter, order
+from tests.unit.orders_in_states import ORDERS, RULES, wish
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
@@ -36,161 +43,135 @@ IN_ERROR = OrderQuery(state="error", limit=1000)
 
 # -- What a command would do, in each state of an order ---------------------------------------
 
-RULES = cases.rules_of(2)
-DAY = timedelta(days=1)
 
-
-def _next(order: Order, change: Change) -> Order:
-    return replace(change.after, token="t")
-
-
-def every_order() -> dict[str, Order]:
-    """An order in each state that two steps in a row can bring it to."""
-    pending = replace(cases.submitted("o", RULES).after, token="t")
-    out = _next(pending, cases.claimed(pending, RULES))
-    half = _next(out, cases.answered(out, 0, RULES))
-    failed = _next(half, cases.refused(half, 1, RULES))
-    processed = _next(half, cases.answered(half, 1, RULES))
-    undoing = _next(failed, cases.undone(failed, RULES))
-    decided = claim(undoing, RULES, now=NOW, instance="s")
-    claimed = _next(undoing, cases.upon(undoing, decided))
-    last = claimed.steps[1]
-    no = Reply(
-        order_id="o",
-        step=1,
-        direction=Direction.UNDO,
-        epoch=last.epoch,
-        outcome=Outcome.REFUSED,
-        result=None,
-        fault=Fault("shut", "no"),
-    )
-    refusal = answer(claimed, no, RULES, now=NOW, instance="s")
-    awaits = Progress(
-        order_id="o",
-        step=0,
-        direction=Direction.DO,
-        epoch=out.steps[0].epoch,
-        complete_by=NOW + DAY,
-        note="the manager approves",
-        awaits=True,
-    )
-    awaited = progressed(out, awaits, RULES, now=NOW, instance="s")
-    cancel = Command(command_id="c", order_id="o", verb=Verb.CANCEL, seq=None, by="ann")
-    cancelled = decide_command(out, cancel, RULES, now=NOW, instance="s")
-    return {
-        "pending": pending,
-        "processing": out,
-        "awaiting a callback": _next(out, cases.upon(out, awaited)),
-        "half done": half,
-        "in error": failed,
-        "processed": processed,
-        "being undone": undoing,
-        "undo failed": _next(claimed, cases.upon(claimed, refusal)),
-        "compensated": replace(processed, steps=_all_undone(processed)),
-        "cancelled": _next(out, cases.upon(out, cancelled)),
-        "rejected": replace(cases.rejected("o").after, token="t"),
-    }
-
-
-def _all_undone(order: Order) -> tuple[Any, ...]:
-    return tuple(
-        replace(
-            step,
-            process_state=StepState.COMPENSATED,
-            undo=UndoStatus.NOT_NEEDED,
-        )
-        for step in order.steps
-    )
-
-
-ORDERS = every_order()
-
-
-def test_the_orders_are_in_as_many_states_as_there_are() -> None:
+def test_a_command_is_refused_here_exactly_where_it_would_be_there() -> None:
     assert {order.process_state for order in ORDERS.values()} == set(OrderState)
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("step", [None, "step-0", "step-1"])
-@pytest.mark.parametrize("verb", Verb)
-@pytest.mark.parametrize("name", ORDERS)
-def test_a_command_is_refused_here_exactly_where_it_would_be_there(
-    name: str, verb: Verb, step: str | None, at_once: bool
-) -> None:
-    order = ORDERS[name]
-    intent = Intent(verb=verb, by="ann", step=step, at_once=at_once)
-    act = act_on(order, intent)
-    command = Command(
-        command_id="c", order_id="o", verb=act.verb, seq=order.seq, by="ann", step=step
-    )
-    decision = (
-        None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
-    )
-    assert (act.problem == "") is (decision is not None), act
-    assert bool(act.would) is (decision is not None)
-
-
-def wish(verb: Verb, **members: Any) -> Intent:
-    return Intent(verb=verb, by="ann", **members)
+    steps = (None, "step-0", "step-1")
+    for name, verb, step, at_once in product(ORDERS, Verb, steps, (False, True)):
+        order = ORDERS[name]
+        act = act_on(order, wish(verb, step=step, at_once=at_once))
+        command = Command(
+            command_id="c", order_id="o", verb=act.verb, seq=order.seq, by="ann", step=step
+        )
+        decision = (
+            None if order.rejected else decide_command(order, command, RULES, now=NOW, instance="s")
+        )
+        is_possible = decision is not None
+        wishes = (name, verb, step, at_once)
+        assert (act.effect is not None, bool(act.would)) == (is_possible, is_possible), wishes
+        assert (act.refusal is None, act.problem == "") == (is_possible, is_possible), wishes
 
 
 RESULT = '{"amount":80}'
 DEAR = Fault("too-dear", "50 is the most")
-REASONS = [
-    ("in error", wish(Verb.SKIP, step="fly"), "it has no step 'fly', only"),
-    ("in error", wish(Verb.RESUBMIT, step="step-0"), "must be in Error, and step-0 is Processed"),
-    ("cancelled", wish(Verb.UNDO), "(--now does not wait for them)"),
-    ("rejected", wish(Verb.UNDO), "submit it again"),
-]
+RESUBMIT, SKIP, UNDO, CALLBACK = Verb.RESUBMIT, Verb.SKIP, Verb.UNDO, Verb.CALLBACK
+NO_WAY_BACK = (
+    "undo the order (there is no way back); these steps began and are undone in this order, if "
+    "they have an undo: "
+)
+CALLS_RUN = "and waits for the calls that run (--now does not wait for them)"
+THEN = "is then undone, or waits in Error, as its workflow says"
+FAILED = "step-1 (“out-of-stock: none left of article 11”)"
+AWAITS, UNDO_FAILED = "awaiting a callback", "undo failed"
 EFFECTS = [
+    ("in error", wish(RESUBMIT), Effect.RUN_AGAIN, f"run again: {FAILED}"),
     (
         "in error",
-        wish(Verb.RESUBMIT),
-        "run again: step-1 (“out-of-stock: none left of article 11”)",
+        wish(RESUBMIT, input="{}"),
+        Effect.RUN_AGAIN,
+        f"run again with the given input: {FAILED}",
     ),
     (
         "in error",
-        wish(Verb.RESUBMIT, input="{}"),
-        "run again with the given input: step-1 (“out-of",
+        wish(SKIP),
+        Effect.COUNT_AS_DONE,
+        f"count as done; later steps will see null: {FAILED}",
     ),
     (
         "in error",
-        wish(Verb.SKIP),
-        "count as done; later steps will see null: step-1 (“out-of-stock",
+        wish(SKIP, input=RESULT),
+        Effect.COUNT_AS_DONE,
+        f"count as done, with the result {RESULT}: {FAILED}",
     ),
-    ("in error", wish(Verb.SKIP, input=RESULT), f"count as done, with the result {RESULT}: step-1"),
-    ("undo failed", wish(Verb.RESUBMIT), "run again: undo of step-1 (“shut: no”)"),
-    ("undo failed", wish(Verb.SKIP), "count as undone by hand: undo of step-1 (“shut"),
+    (UNDO_FAILED, wish(RESUBMIT), Effect.RUN_AGAIN, "run again: undo of step-1 (“shut: no”)"),
+    (
+        UNDO_FAILED,
+        wish(SKIP),
+        Effect.COUNT_AS_UNDONE,
+        "count as undone by hand: undo of step-1 (“shut: no”)",
+    ),
     (
         "pending",
-        wish(Verb.UNDO),
-        "start no new step, then undo the order (there is no way back); no",
+        wish(UNDO),
+        Effect.CANCEL,
+        "start no new step, then undo the order (there is no way back); no step ever began",
     ),
-    ("in error", wish(Verb.UNDO), "if they have an undo: step-1, step-0"),
-    ("processing", wish(Verb.UNDO), "start no new step, wait for step-0, then undo"),
-    ("processing", wish(Verb.UNDO, at_once=True), "undo the order (there is no way back); these"),
-    ("in error", wish(Verb.ACKNOWLEDGE), "note that you have seen"),
-    ("awaiting a callback", wish(Verb.UNDO), "start no new step, then undo the order"),
-    ("awaiting a callback", wish(Verb.SKIP, input=RESULT), "end step-0 as done, with the result {"),
+    ("in error", wish(UNDO), Effect.UNDO, f"{NO_WAY_BACK}step-1, step-0"),
     (
-        "awaiting a callback",
-        wish(Verb.CALLBACK, input=RESULT),
-        f"as done, with the result {RESULT}",
+        "processing",
+        wish(UNDO),
+        Effect.CANCEL,
+        f"start no new step, wait for step-0, then {NO_WAY_BACK}step-0",
     ),
+    ("processing", wish(UNDO, at_once=True), Effect.UNDO, f"{NO_WAY_BACK}step-0"),
     (
-        "awaiting a callback",
-        wish(Verb.CALLBACK, fault=DEAR),
-        "as refused (too-dear: 50 is the most)",
+        "in error",
+        wish(Verb.ACKNOWLEDGE),
+        Effect.ACKNOWLEDGE,
+        "note that you have seen that it is in Error; nothing else changes",
+    ),
+    (AWAITS, wish(UNDO), Effect.CANCEL, f"start no new step, then {NO_WAY_BACK}step-0"),
+    (
+        AWAITS,
+        wish(SKIP, input=RESULT),
+        Effect.END_AS_DONE,
+        f"end step-0 as done, with the result {RESULT}",
+    ),
+    (AWAITS, wish(CALLBACK), Effect.END_AS_DONE, "end step-0 as done, with the result null"),
+    (
+        AWAITS,
+        wish(CALLBACK, fault=DEAR),
+        Effect.END_AS_REFUSED,
+        f"end step-0 as refused (too-dear: 50 is the most); the order {THEN}",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "intent", "sentence"), REASONS + EFFECTS)
-def test_the_effect_of_a_command_or_why_it_is_not_possible_is_one_sentence(
-    name: str, intent: Intent, sentence: str
-) -> None:
-    act = act_on(ORDERS[name], intent)
-    assert sentence in act.would + act.problem
+def test_the_effect_of_a_command_is_one_sentence() -> None:
+    for name, intent, effect, sentence in EFFECTS:
+        act = act_on(ORDERS[name], intent)
+        assert (act.effect, act.would) == (effect, sentence), (name, intent)
+
+
+def test_why_a_command_is_not_possible_is_one_sentence() -> None:
+    for name, intent, refusal, sentence in [
+        (
+            "in error",
+            wish(SKIP, step="fly"),
+            Refusal.NO_SUCH_STEP,
+            "it has no step 'fly', only step-0, step-1",
+        ),
+        (
+            "in error",
+            wish(RESUBMIT, step="step-0"),
+            Refusal.STEP_NOT_IN_ERROR,
+            "the step must be in Error, and step-0 is Processed",
+        ),
+        (
+            "cancelled",
+            wish(UNDO),
+            Refusal.WRONG_STATE,
+            f"its undo is decided already: it is Compensating, {CALLS_RUN}",
+        ),
+        (
+            "rejected",
+            wish(UNDO),
+            Refusal.REJECTED,
+            "it was rejected, and no step began: submit it again",
+        ),
+    ]:
+        act = act_on(ORDERS[name], intent)
+        assert (act.refusal, act.problem) == (refusal, sentence), (name, intent)
 
 
 # -- Many orders ------------------------------------------------------------------------------
@@ -319,24 +300,21 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
     system = await failed("A", "B")
     plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
     assert plan.acts == []
-    assert {act.problem for act in plan.others} == {
-        "the step must be in Error, and reserve is Processed"
-    }
+    assert [act.refusal for act in plan.others] == [Refusal.STEP_NOT_IN_ERROR] * 2
 
 
 @pytest.mark.parametrize("error", [None, OtherVersionError("row order|B has format 9")])
-@pytest.mark.parametrize("fingerprint", [None, "pay/card-declined"])
-@pytest.mark.parametrize("verb", [Verb.RESUBMIT, Verb.UNDO])
 async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stops_no_other(
-    verb: Verb, fingerprint: str | None, error: OtherVersionError | None
+    error: OtherVersionError | None,
 ) -> None:
     system = await failed("A", "B", "C")
     reason = break_row(system, "B", error)
-    query = replace(IN_ERROR, fingerprint=fingerprint)
-    plan = await plan_many(system.store, query, Intent(verb=verb, by="ann"))
+    query = replace(IN_ERROR, fingerprint="pay/card-declined")
+    plan = await plan_many(system.store, query, resubmit())
     assert [act.order_id for act in plan.acts] == ["A", "C"]
     (other,) = plan.others
-    assert (other.order_id, other.problem) == ("B", f"it cannot be read: {reason}")
+    assert (other.order_id, other.refusal) == ("B", Refusal.UNREADABLE)
+    assert other.problem == f"it cannot be read: {reason}"
     assert (other.process_state, other.since) == (None, None)
     results = await carried_out(Line(system), plan)
     assert [result.carried_out for result in results] == [True, True]
@@ -388,8 +366,10 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
     await line.send([run.message(act) for act in plan.acts[1:]])
     results = await run.follow(0.05)
     assert [result.carried_out for result in results] == [None, True, True]
-    assert "not carried out within 0.05 s: check that the function app runs" in str(
-        results[0].problem
+    assert [result.refusal for result in results] == [Refusal.WAITING, None, None]
+    assert results[0].problem == (
+        "not carried out within 0.05 s: check that the function app runs, and look on "
+        f"operator-alerts for refused/{plan.acts[0].command}; it may still be carried out later"
     )
 
 
@@ -402,9 +382,11 @@ async def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing() -
     plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
     await system.hand(command("acknowledge", seq, "w-bob", "A"))
     (result,) = await carried_out(Line(system), plan, 5)
-    assert result.carried_out is False
-    assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in str(result.problem)
-    assert "acknowledged" in str(result.problem)
+    assert (result.carried_out, result.refusal) == (False, Refusal.CHANGED)
+    assert result.problem == (
+        f"not carried out: you saw seq {seq}, but the order is at seq {seq + 1} (Error); since "
+        f"then: {seq + 1} acknowledged by operator ann. Look at it again."
+    )
     assert system.state("A") == "Error"
     with pytest.raises(NotPossibleError, match=f"nothing was sent: you saw seq {seq}, but"):
         await plan_one(system.store, "A", resubmit(), seq=seq)
@@ -429,7 +411,8 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     line.runs = False
     await CommandAnswers(system.store).record(plan.acts[0].command, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
-    assert (result.carried_out, result.problem) == (False, "not carried out: Expected `object`.")
+    assert (result.carried_out, result.refusal) == (False, Refusal.REFUSED)
+    assert result.problem == "not carried out: Expected `object`."
 
 
 async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None:
@@ -442,8 +425,7 @@ async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None
     dead_letter = letter(run.message(plan.acts[0]))
     await system.run(system.dead_letters.handle(dead_letter))
     (result,) = await run.follow(30)
-    assert result.carried_out is False
-    assert "the command was dead-lettered: see operator-alerts" in str(result.problem)
+    assert (result.carried_out, result.refusal) == (False, Refusal.DEAD_LETTERED)
     assert system.state("A") == "Error"
 
 
@@ -455,7 +437,7 @@ async def test_an_order_that_was_purged_meanwhile_is_told_as_gone(verb: Verb) ->
     line.runs = False
     system.store.orders.clear()
     (result,) = await carried_out(line, plan, 30)
-    assert "not carried out: the order does not exist any more" in str(result.problem)
+    assert (result.carried_out, result.refusal) == (False, Refusal.GONE)
 
 
 # -- Why the scheduler refused: kept for the sender -------------------------------------------

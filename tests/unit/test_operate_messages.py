@@ -9,17 +9,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 
 from sas.codec import internal
 from sas.codec.external import (
     CLOUDEVENTS_TYPE,
-    KEPT_BYTES_MAX,
     AlertMessage,
-    Rejection,
     encode,
-    rejected_message,
 )
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.domain.ids import key_time, parse_key_time
@@ -30,21 +26,23 @@ from sas.operate.errors import NotPossibleError
 from sas.operate.messages import MessageList, MessageRow
 from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
 from sas.ports import Message, RefusedError, StoreUnavailableError
-from sas.testing.clock import START
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, order
 from tests.unit.cli_kit import Night
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+from tests.unit.messages_kit import (
+    ALERTS,
+    DEAD,
+    DECLINED,
+    GIVEN_UP,
+    ORDER,
+    REJECTED,
+    alert,
+    dead,
+    reject,
+)
 
-DECLINED = RefusedError("card-declined", "the card was declined")
-ALERTS, REJECTED, DEAD = QUEUES.alerts, QUEUES.rejected, "/$DeadLetterQueue"
 RESPONSES = "responses-web-shop"
 AGENTS = ("care", "payment", "stock", "shipping")
-GIVEN_UP = {
-    "DeadLetterReason": "MaxDeliveryCountExceeded",
-    "DeadLetterErrorDescription": "Message could not be consumed after 10 delivery attempts.",
-}
-ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop","order":{}}'
 
 
 def paths(*places: str) -> list[str]:
@@ -94,49 +92,6 @@ def stays(plan: MovePlan) -> dict[str, str]:
 def removed(plan: MovePlan) -> list[str]:
     assert all(move.move.message is None for move in plan.moves)
     return [move.row.message_id for move in plan.moves]
-
-
-def dead(night: Night, queue: str, body: bytes, message_id: str, **members: Any) -> None:
-    night.put(queue + DEAD, body, message_id=message_id, **({"properties": GIVEN_UP} | members))
-
-
-def reject(
-    night: Night,
-    body: bytes = ORDER,
-    source: str = "orders",
-    reason: str = "unknown-workflow",
-    *,
-    parts: int = 1,
-    bytes_max: int = KEPT_BYTES_MAX,
-) -> None:
-    """Put a rejected message of A-1 where a plan can take it. Older versions made ``parts``."""
-    rejection = Rejection(
-        body=body,
-        reason=reason,
-        description="nobody knows it",
-        source_queue=source,
-        message_id="m-1",
-        order_id="A-1",
-        correlation_id="c-1",
-    )
-    name = f"rejected/{len(night.lying.get(REJECTED, ()))}"
-    message = rejected_message(rejection, at=START, own_id=f"{name}/1", bytes_max=bytes_max)
-    size = -(-len(message.body) // parts)
-    for number in range(parts):
-        piece = msgspec.structs.replace(
-            message,
-            body=message.body[number * size : (number + 1) * size],
-            id=f"{name}/{number + 1}",
-            part=number + 1,
-            parts=parts,
-        )
-        night.put(REJECTED, encode(piece), message_id=piece.id)
-
-
-def alert(night: Night, name: str, text: str = "it failed", **members: Any) -> None:
-    at = night.system.clock.now()
-    body = {"kind": "waiting", "at": key_time(at), "text": text, "id": name} | members
-    night.put(ALERTS, encode(AlertMessage(**body)), message_id=name)
 
 
 @pytest.mark.parametrize("junk", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5_000, b"\xff"])

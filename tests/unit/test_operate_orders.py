@@ -24,7 +24,7 @@ from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
-from sas.operate.why import AwaitedMessage, Waits
+from sas.operate.why import Awaited, AwaitedMessage, Waits, Whereabouts
 from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
 from tests.command_line import check_command
 from tests.contract.cases import NOW
@@ -41,8 +41,7 @@ from tests.unit.actors_kit import (
     order,
 )
 from tests.unit.cli_kit import Night
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
-from tests.unit.test_operate_commands import ORDERS
+from tests.unit.orders_in_states import ORDERS
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 WORKFLOWS = Workflows((CHAIN, CARE))
@@ -107,8 +106,9 @@ def test_a_ready_step_waits_for_a_scheduler_and_its_wake_is_found(night: Night) 
     story = told(night)
     message = message_of(story.waits)
     assert story.story == "It is under way: 0 of 2 steps done."
-    assert story.waits.awaited == "A scheduler, to claim reserve."
-    assert (message.text, message.queue, message.before) == ("in scheduler", "scheduler", 0)
+    assert story.waits.kind is Awaited.SCHEDULER
+    assert (message.place, message.queue) == (Whereabouts.IN_QUEUE, "scheduler")
+    assert (message.text, message.before) == ("in scheduler", 0)
     assert story.waits.at == night.system.order("A").complete_by
 
 
@@ -138,42 +138,38 @@ def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
     night.system.agents_die()
     message = message_of(told(night).waits)
+    assert message.place is Whereabouts.IN_HAND
     assert message.text == (
         "in no queue: its agent is handling it. If its process died, the message comes again when "
         "its lock ends, within half a minute."
     )
     night.later(3600)
     waits = told(night).waits
-    assert waits.awaited == "The supervisor, to look at reserve."
-    assert waits.needs_you
+    assert (waits.kind, waits.needs_you) == (Awaited.SUPERVISOR, True)
 
 
 def test_queues_that_may_not_be_read_or_are_not_configured_leave_the_message_unknown(
     night: Night,
 ) -> None:
     requested(night)
-    assert "no Service Bus namespace" in message_of(told(night, bus=False).waits).text
+    assert message_of(told(night, bus=False).waits).place is Whereabouts.UNKNOWN
     night.forbidden = {"*"}
-    text = message_of(told(night).waits).text
-    assert "you need the role Azure Service Bus Data Receiver" in text
+    message = message_of(told(night).waits)
+    assert message.place is Whereabouts.UNKNOWN
+    assert "you need the role Azure Service Bus Data Receiver" in message.text
 
 
-@pytest.mark.parametrize(
-    ("reason", "todo"),
-    [
+def test_a_step_whose_queue_cannot_be_used_waits_for_that_queue(night: Night) -> None:
+    requested(night)
+    for reason, todo in (
         (QUEUE_DISABLED, "Enable it: set its status to Active."),
         (QUEUE_MISSING, "Create it, or correct the name."),
-    ],
-)
-def test_a_step_whose_queue_cannot_be_used_waits_for_that_queue(
-    night: Night, reason: str, todo: str
-) -> None:
-    requested(night)
-    night.outage = f"queue agent-stock: {reason}"
-    waits = told(night).waits
-    queue = QUEUES.agent("stock")
-    assert (waits.awaited, waits.todo) == (f"Queue {queue}, which cannot be used.", todo)
-    assert message_of(waits).text == f"not known: {night.outage}"
+    ):
+        night.outage = f"queue agent-stock: {reason}"
+        waits = told(night).waits
+        assert (waits.kind, waits.todo) == (Awaited.QUEUE, todo)
+        assert waits.awaited == "Queue agent-stock, which cannot be used."
+        assert message_of(waits).place is Whereabouts.UNKNOWN
 
 
 def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
@@ -183,16 +179,14 @@ def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
     step = replace(before.steps[0], turn=rest)
     night.system.store.orders["A"].order = replace(before, steps=(step, *before.steps[1:]))
     waits = told(night).waits
-    assert waits.awaited == "The next try of reserve, which rests."
-    assert waits.then == "Then it is tried again."
-    assert message_of(waits).text.startswith("none: the supervisor sends one when")
+    assert (waits.kind, message_of(waits).place) == (Awaited.REST, Whereabouts.NONE)
 
 
 def test_a_callback_that_came_is_found_in_its_queue(night: Night) -> None:
     night.awaits("A")
     waits = told(night).waits
     assert waits.awaited == "The callback of reserve: “the manager approves”."
-    assert message_of(waits).text == "none: the callback comes by HTTP, and has not come"
+    assert (waits.kind, message_of(waits).place) == (Awaited.CALLBACK, Whereabouts.NONE)
     stored = night.system.order("A")
     token = KEYS.callback_of(stored, stored.steps[0]).token
     night.play(night.system.callbacks.answer(token, None, b'{"outcome": "done"}'))
@@ -204,12 +198,12 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
     seq = night.system.order("A").seq
     night.play(night.system.bus.send([command("resubmit", seq - 1, "late", "A")]))
     waits = told(night).waits
-    assert (waits.awaited, waits.message) == ("You.", None)
+    assert (waits.kind, waits.message) == (Awaited.YOU, None)
     assert waits.last_error is not None
     assert waits.last_error.code == "card-declined"
     night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
     waits = told(night).waits
-    assert (waits.awaited, waits.needs_you) == ("A scheduler, to carry out a command.", False)
+    assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
     assert message_of(waits).text == "resubmit by ann in scheduler"
 
 
@@ -227,9 +221,9 @@ def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night
     assert wake is not None
     night.play(lacking_chain(night).receive(wake))
     waits = told(night).waits
+    assert (waits.kind, message_of(waits).text) == (Awaited.DEPLOY, "scheduled in scheduler")
     assert waits.awaited == "A deploy that has chain version 1."
-    assert message_of(waits).text == "scheduled in scheduler"
-    assert waits.todo.startswith("Deploy chain version 1 again as it was")
+    assert waits.todo == "Deploy chain version 1 again as it was, beside the other versions."
 
 
 def test_a_dead_letter_of_an_application_says_nothing_of_an_order_that_it_names(
@@ -242,8 +236,7 @@ def test_a_dead_letter_of_an_application_says_nothing_of_an_order_that_it_names(
     properties = {LEFT_SINCE: key_time(night.system.clock.now())}
     night.put("dead-letters", wake.body, source="orders", properties=properties)
     waits = told(night).waits
-    assert waits.awaited == "A scheduler, to claim reserve."
-    assert message_of(waits).queue is None
+    assert (waits.kind, message_of(waits).queue) == (Awaited.SCHEDULER, None)
 
 
 def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night) -> None:
@@ -254,7 +247,7 @@ def test_an_order_that_the_supervisor_postponed_waits_for_a_deploy(night: Night)
         night.later(DEPLOY_TIME.total_seconds() + 60)
         night.play(older.sweep())
     waits = told(night).waits
-    assert waits.awaited == "A deploy that has chain version 1."
+    assert waits.kind is Awaited.DEPLOY
     assert message_of(waits).since == night.system.journal("A")[-1].at
     assert waits.at is not None
 
@@ -264,7 +257,7 @@ def test_a_command_that_no_instance_takes_waits_for_a_deploy(night: Night) -> No
     older = kit(CHAIN, instance="older", beside=night.system, deploy_wait=DEPLOY_WAIT)
     night.play(older.receive(command("resubmit", night.system.order("A").seq, "now", "A")))
     waits = told(night).waits
-    assert waits.awaited == "A deploy that has care version 1."
+    assert waits.kind is Awaited.DEPLOY
     assert message_of(waits).text == "resubmit by ann in scheduler"
 
 
@@ -287,7 +280,7 @@ def test_an_order_that_waits_for_a_deploy_is_found_before_it_is_stored(night: Ni
     night.play(lacking_chain(night).receive(Message("orders", "m-A", body)))
     queued_order = queued(night, "A")
     assert queued_order.waits.awaited == "A deploy that has “chain version 7”: no instance has it."
-    assert message_of(queued_order.waits).text == "scheduled in orders"
+    assert queued_order.waits.kind is Awaited.DEPLOY
     assert queued_order.waits.at == night.system.clock.now() + DEPLOY_WAIT
 
 
@@ -321,38 +314,33 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
 # -- One order --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("state", "verbs"),
-    [
-        ("pending", ["undo o", "undo o --now"]),
-        ("in error", ["resubmit o", "skip o --step step-1 --input RESULT", "undo o"]),
-        ("undo failed", ["resubmit o", "skip o --step step-1"]),
-        ("awaiting a callback", ["undo o", "undo o --now", "callback o --step step-0"]),
-        ("processed", ["undo o"]),
-        ("compensated", []),
-        ("rejected", []),
-    ],
-)
-def test_what_may_be_done_follows_from_the_state(state: str, verbs: list[str]) -> None:
-    commands = [act.command for act in acts_of(ORDERS[state])]
-    assert [text for text in commands if "--acknowledge" not in text] == [
-        f"sas {verb}" for verb in verbs
-    ]
-    assert ("sas show o --acknowledge" in commands) == ("sas resubmit o" in commands)
-    seen_order = replace(ORDERS[state], acknowledged_by="bob")
-    assert "acknowledge" not in {act.verb for act in acts_of(seen_order)}
+def test_what_may_be_done_follows_from_the_state() -> None:
+    for state, verbs in {
+        "pending": ["undo o", "undo o --now"],
+        "in error": ["resubmit o", "skip o --step step-1 --input RESULT", "undo o"],
+        "undo failed": ["resubmit o", "skip o --step step-1"],
+        "awaiting a callback": ["undo o", "undo o --now", "callback o --step step-0"],
+        "processed": ["undo o"],
+        "compensated": [],
+        "rejected": [],
+    }.items():
+        commands = [act.command for act in acts_of(ORDERS[state])]
+        others = [text for text in commands if "--acknowledge" not in text]
+        assert others == [f"sas {verb}" for verb in verbs], state
+        is_failed = "sas resubmit o" in commands
+        assert ("sas show o --acknowledge" in commands) == is_failed, state
+        seen_order = replace(ORDERS[state], acknowledged_by="bob")
+        assert "acknowledge" not in {act.verb for act in acts_of(seen_order)}
 
 
-@pytest.mark.parametrize("order_id", ["a; id", "$(id)", "`id`", "-x", "a 'b'"])
-def test_what_may_be_pasted_names_the_order_and_does_nothing_else(order_id: str) -> None:
-    order = replace(
-        ORDERS["in error"], details=replace(ORDERS["in error"].details, order_id=order_id)
-    )
-    for act in acts_of(order):
-        words = shlex.split(act.command)
-        assert words.count(order_id) == 1
-        assert ("--" in words) == order_id.startswith("-")
-        check_command(words[1:])
+def test_what_may_be_pasted_names_the_order_and_does_nothing_else() -> None:
+    for order_id in ("a; id", "$(id)", "`id`", "-x", "a 'b'"):
+        details = replace(ORDERS["in error"].details, order_id=order_id)
+        for act in acts_of(replace(ORDERS["in error"], details=details)):
+            words = shlex.split(act.command)
+            assert words.count(order_id) == 1
+            assert ("--" in words) == order_id.startswith("-")
+            check_command(words[1:])
 
 
 def test_an_id_that_nobody_can_see_is_in_no_command() -> None:
@@ -422,8 +410,8 @@ def test_an_order_under_way_is_listed_with_what_each_open_step_waits_for(night: 
     requested(night)
     submitted(night, "B")
     rows = {row.order_id: row for row in listed(night, "running").rows}
-    assert rows["A"].why == "The agent of reserve: the call is out, request 1."
-    assert (rows["B"].step, rows["B"].why) == ("reserve", "A scheduler, to claim reserve.")
+    assert rows["A"].why == told(night).waits.awaited
+    assert (rows["B"].step, rows["B"].why) == ("reserve", told(night, "B").waits.awaited)
     assert rows["B"].until == night.system.order("B").complete_by
 
 
@@ -461,22 +449,19 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     assert "no Service Bus namespace" in listed(night, "rejected", bus=False).problem
 
 
-@pytest.mark.parametrize(
-    "queue", ["responses-shop", "agent-payment", "scheduler-urgent", "scheduler"]
-)
-def test_another_message_that_could_not_be_used_is_no_rejected_order(
-    night: Night, queue: str
-) -> None:
-    rejection = Rejection(
-        body=b"{}",
-        reason="undeliverable",
-        description="nobody takes it",
-        source_queue=queue,
-        message_id="m",
-        order_id="purged",
-    )
-    message = rejected_message(rejection, at=night.system.clock.now(), own_id="rejected/2/1")
-    night.put("orders-rejected", encode(message))
+def test_another_message_that_could_not_be_used_is_no_rejected_order(night: Night) -> None:
+    for queue in ("responses-shop", "agent-payment", "scheduler-urgent", "scheduler"):
+        rejection = Rejection(
+            body=b"{}",
+            reason="undeliverable",
+            description="nobody takes it",
+            source_queue=queue,
+            message_id="m",
+            order_id="purged",
+        )
+        at = night.system.clock.now()
+        message = rejected_message(rejection, at=at, own_id=f"rejected/{queue}/1")
+        night.put("orders-rejected", encode(message))
     assert listed(night, "rejected").rows == ()
     with pytest.raises(NotPossibleError, match="there is no order 'purged' here"):
         queued(night, "purged")

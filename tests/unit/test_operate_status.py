@@ -36,14 +36,12 @@ from sas.operate.status import (
     status_of,
 )
 from sas.ports import Peeked, RefusedError, StoreUnavailableError, Summary
-from tests.unit import cli_kit
 from tests.unit.actors_kit import keep_breaker, order
 from tests.unit.cli_kit import Night, store_away
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 QUEUES = Queues()
 ROOT = Path(__file__).parents[2]
-night = cli_kit.night
 
 
 def seen(night: Night, kind: AlertKind, scope: str, text: str, agent: str | None = None) -> None:

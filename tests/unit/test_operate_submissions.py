@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.client import NewOrder
-from sas.codec.external import Notification, NotificationData
 from sas.operate.submissions import (
     AHEAD_MAX,
     ITEM_BYTES_MAX,
@@ -28,6 +27,7 @@ from sas.operate.submissions import (
     read_ahead,
     read_items,
 )
+from tests.unit.cli_kit import notification
 
 # -- The input --------------------------------------------------------------------------------
 
@@ -271,19 +271,6 @@ async def test_an_error_comes_after_what_was_read_before_it() -> None:
 
 
 # -- What becomes of the orders --------------------------------------------------------------
-
-_NUMBER = iter(range(10**9))
-
-
-def notification(order_id: str, notice: str, **data: Any) -> Notification:
-    return Notification(
-        id=f"{order_id}/{next(_NUMBER)}",
-        source="/sas",
-        type=f"sas.order.{notice}.v1",
-        subject=order_id,
-        time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
-    )
 
 
 def expecting(*order_ids: str) -> SubmissionTracker:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas import Call, Saga
+from sas import Saga
 from sas.adapters.payload_codec import FernetCodec
 from sas.domain.content import PayloadRef
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
@@ -17,6 +17,7 @@ from sas.saga import business_of
 from sas.testing.store import MemoryStore
 from tests.contract import cases
 from tests.unit.actors_kit import Kit, command, kit, order
+from tests.unit.claims_kit import OLD, ORDER, RESULT, Moved, Scan, claims
 
 MINUTE = timedelta(minutes=1)
 STEPS = (
@@ -116,50 +117,6 @@ async def test_other_steps_are_found_where_nothing_was_remembered() -> None:
 # -- The types of stored content --------------------------------------------------------------
 
 
-class Address(msgspec.Struct):
-    """A part of an order."""
-
-    city: str
-
-
-class Claim(msgspec.Struct, forbid_unknown_fields=True):
-    """An order."""
-
-    employee: str
-    home: Address
-
-
-class Scan(msgspec.Struct, forbid_unknown_fields=True):
-    """A result."""
-
-    total: int
-    page: str | None = None
-
-
-def claims(
-    order_shape: Any = Claim, result_shape: Any = Scan, suffix: str = "", **options: Any
-) -> Saga[Any]:
-    saga = Saga("claim", order_shape, on_failure=OnFailure.HOLD, **options)
-
-    @saga.step(agent=f"stock{suffix}")
-    async def scan(call: Call[order_shape]) -> result_shape:
-        raise NotImplementedError
-
-    @scan.undo
-    async def discard(call: Call[order_shape]) -> None:
-        raise NotImplementedError
-
-    @saga.step(after=scan, agent=f"payment{suffix}")
-    async def pay(call: Call[order_shape], scanned: result_shape) -> str:
-        raise NotImplementedError
-
-    return saga
-
-
-ORDER = {"employee": "Ann", "home": {"city": "Bern"}}
-OLD = claims()
-
-
 async def held(*ids: str, result: Any, codec: PayloadCodec | None = None) -> Kit:
     """Put orders in flight: scan has returned this result, and pay is in Error."""
     system = kit(OLD.workflow, codec=codec)
@@ -179,17 +136,6 @@ Later = msgspec.defstruct(
 Needy = msgspec.defstruct("Needy", [("total", int), ("currency", str)])
 Narrow = msgspec.defstruct("Narrow", [("total", int)], forbid_unknown_fields=True)
 Words = msgspec.defstruct("Words", [("total", str)])
-Street = msgspec.defstruct("Street", [("city", str), ("street", str)])
-
-
-class Moved(msgspec.Struct):
-    """An order with another address."""
-
-    employee: str
-    home: Street  # type: ignore[valid-type]
-
-
-RESULT = {"total": 3, "page": "7"}
 
 
 async def misfits(

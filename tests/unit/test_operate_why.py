@@ -12,7 +12,7 @@ from sas.operate import journal as journals
 from sas.operate import why
 from sas.ports import AwaitCallback, Message, RefusedError, StillRunning, TransientError
 from tests.contract import cases
-from tests.unit import actors_kit, cli_kit
+from tests.unit import actors_kit
 from tests.unit.actors_kit import (
     CARE,
     CHAIN,
@@ -25,8 +25,6 @@ from tests.unit.actors_kit import (
     night,
     order,
 )
-
-store = cli_kit.store
 
 
 def story_of(system: Kit, order_id: str = "O-1") -> str:
@@ -47,7 +45,7 @@ async def test_the_story_of_an_order_that_a_refusal_undid_names_it() -> None:
     assert story_of(system) == (
         f"It was undone because a step failed: “{DECLINED}”. Nothing of it is left."
     )
-    assert waits_of(system).awaited == "Nothing: it is finished."
+    assert waits_of(system).kind is why.Awaited.NOTHING
 
 
 async def test_the_story_of_an_order_that_an_operator_undid_has_the_reason() -> None:
@@ -66,6 +64,7 @@ async def test_the_story_of_a_rejected_order_says_why() -> None:
     assert system.state() == "Rejected"
     assert story_of(system).startswith("It was rejected before any step began: ")
     assert waits_of(system).awaited == "Nothing: the application corrects it and submits it again."
+    assert waits_of(system).kind is why.Awaited.NOTHING
 
 
 async def test_each_request_of_a_step_is_an_attempt_with_its_end() -> None:
@@ -106,16 +105,16 @@ async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
     ]
 
 
-@pytest.mark.parametrize("word", [JournalWord.WAITS_IN_QUEUE, JournalWord.RELEASED])
-async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out(word: JournalWord) -> None:
+async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out() -> None:
     system = kit(CHAIN)
     await system.submit()
     await system.step(QUEUES.scheduler)
     dispatched, complete_by = system.journal()[-1], system.order().complete_by
     assert complete_by is not None
-    later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
-    attempts = journals.attempts(system.order(), [*system.journal(), later])
-    assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
+    for word in (JournalWord.WAITS_IN_QUEUE, JournalWord.RELEASED):
+        later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
+        attempts = journals.attempts(system.order(), [*system.journal(), later])
+        assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
 
 
 def rows(*words: JournalWord) -> list[JournalEntry]:
@@ -140,19 +139,10 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
     assert len(journals.folded(cases.submitted("O-1").after, journal)) == len(journal)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (0.44, "0.4 s"),
-        (59.9, "59 s"),
-        (61, "1 min 1 s"),
-        (3600, "1 h"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_a_span_is_printed_with_two_units_at_most(seconds: float, text: str) -> None:
-    assert why.spelled(timedelta(seconds=seconds)) == text
+def test_a_span_is_printed_with_two_units_at_most() -> None:
+    seconds = (0, 0.44, 59.9, 61, 3600, 90_000)
+    texts = ["0 s", "0.4 s", "59 s", "1 min 1 s", "1 h", "1 d 1 h"]
+    assert [why.spelled(timedelta(seconds=each)) for each in seconds] == texts
 
 
 async def test_a_cancelled_order_waits_for_the_call_that_is_out_and_for_no_undo() -> None:
@@ -162,7 +152,7 @@ async def test_a_cancelled_order_waits_for_the_call_that_is_out_and_for_no_undo(
     await system.hand(command("cancel", system.order().seq))
     assert story_of(system).endswith("and waits for the calls that are out.")
     waits = waits_of(system)
-    assert waits.awaited == "The agent of reserve: the call is out, request 1."
+    assert waits.kind is why.Awaited.AGENT
     assert waits.then == "Then the step is undone."
 
 
@@ -172,6 +162,7 @@ async def test_a_step_that_goes_on_is_told_with_its_note_and_a_later_dispatch_wi
     await system.submit()
     await system.drain()
     waits = waits_of(system)
+    assert waits.kind is why.Awaited.AGENT_AGAIN
     assert waits.awaited == "The agent of reserve, which goes on: “in progress”. It asks again."
     assert waits.then == "If its agent does not ask until then, the supervisor resets the step."
     system.bus.queues[QUEUES.agent("stock")].waiting.clear()  # its next look is lost

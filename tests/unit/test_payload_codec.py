@@ -44,7 +44,6 @@ from sas.testing.store import StoreFault
 from tests.payload_codec_kit import MARK, CheapCodec
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, kit, letter, order
 from tests.unit.cli_kit import Night
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 
 CONTENT = {"card": f"4111-{MARK}", "lines": [{"note": MARK}]}
 LARGE = {**CONTENT, "more": [f"{MARK} {n}" for n in range(7_000)]}

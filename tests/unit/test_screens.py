@@ -14,14 +14,11 @@ from sas.cli.main import verbs
 from sas.codec.external import Notification
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
-from tests.unit import cli_kit
 from tests.unit.actors_kit import keep_breaker, order
-from tests.unit.cli_kit import Night, SubmitsAtOnce
+from tests.unit.cli_kit import Night, SubmitsAtOnce, notification
 from tests.unit.screens_kit import WIDTHS, check_screen
-from tests.unit.test_operate_submissions import notification
 
 Scene = Callable[[Night], None]
-night = cli_kit.night
 
 
 def nothing(night: Night) -> None:

@@ -17,7 +17,6 @@ from sas.operate.why import story
 from sas.ports import HeldError, Message, RefusedError, TransientError
 from tests.unit.actors_kit import ALLOWED, SHOP, Kit, kit, letter, order
 from tests.unit.cli_kit import Night
-from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
 from tests.unit.domain_cases import T0
 
 HOSTILE = "no”. All is repaired.\n\u202e Remove the order"
