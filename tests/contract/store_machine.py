@@ -214,7 +214,9 @@ class StoreMachine(AsyncMachine):
         if seen.order.rejected and choice % 2:
             return cases.revived(seen.order, RULES, at=now), seen.version
         options = list(decisions(seen.order, now, RESULTS[choice % 3]))
-        return cases.changed(seen.order, options[choice % len(options)], cause, at=now), seen.version
+        return cases.changed(
+            seen.order, options[choice % len(options)], cause, at=now
+        ), seen.version
 
     def first(self, order_id: str, choice: int, cause: str | None) -> Change:
         """Return the first change of an order: mostly a submission, with or without a deadline."""
@@ -423,7 +425,10 @@ class StoreMachine(AsyncMachine):
             for order_id, kept in self.model.kept.items()
             if kept.order.stopped_at is not None
         )
-        for listed, in_error in ((await store.attention(9), True), (await store.finished(9), False)):
+        for listed, in_error in (
+            (await store.attention(9), True),
+            (await store.finished(9), False),
+        ):
             orders = [
                 (at, order.order_id, order.process_state, order.acknowledged_by, order.fingerprints)
                 for at, _, order in stopped

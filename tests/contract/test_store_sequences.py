@@ -42,6 +42,6 @@ class TableStoreMachine(StoreMachine):
 
 def test_the_store_on_table_storage_behaves_as_its_model(azurite: Azurite) -> None:
     TableStoreMachine.where = azurite.connection_string
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         TableStoreMachine, settings=settings(max_examples=5, stateful_step_count=20)
     )

@@ -17,8 +17,7 @@ from sas.ports import RefusedError
 from tests.unit import cli_kit
 from tests.unit.actors_kit import order
 from tests.unit.cli_kit import Night
-from tests.unit.contract_files import errors, load
-from tests.unit.test_contract_asyncapi import references
+from tests.unit.contract_files import errors, load, references
 from tests.unit.test_operate_versions import OLD, ORDER, RESULT, Claim, Moved, claims
 
 Capture = pytest.CaptureFixture[str]
