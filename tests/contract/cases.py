@@ -187,8 +187,8 @@ def rejected(order_id: str, *, at: datetime = NOW) -> Change:
     return changed(None, rejection(details), fresh("dead-letters:envelope"))
 
 
-def revived(order: Order, rules: Rules = ROW) -> Change:
-    details = details_of(order.order_id, payload="submitted anew")
+def revived(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
+    details = details_of(order.order_id, payload="submitted anew", at=at)
     return changed(order, submit(details, rules), fresh("orders:envelope"))
 
 

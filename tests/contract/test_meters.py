@@ -24,7 +24,7 @@ from tests.contract import cases
 from tests.contract.bus_rigs import QUEUES
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import new_table
-from tests.contract.test_store_purge import finished, neighbours
+from tests.contract.store_kit import finished, neighbours
 
 ONE = cases.rules_of(1)
 LARGE = '"' + "x" * 20_000 + '"'

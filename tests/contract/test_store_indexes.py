@@ -1,53 +1,19 @@
-"""What every state store finds without loading orders: due rows, out rows, lists, leases."""
+"""What every state store finds without loading orders: due and held rows, lists, shared values."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
 from datetime import timedelta
 
-import pytest
-
-from sas.domain.change import DeadlineDue, Due, OutDue, StepDue, due_rows
-from sas.domain.ids import shard_of
-from sas.domain.order import Order, OrderState
-from sas.ports import HeldMessage, Message, StateStore, Summary
+from sas.domain.change import StepDue
+from sas.domain.order import OrderState
+from sas.ports import ConflictError, HeldMessage, Message, SharedValue, StateStore, Summary
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
+from tests.contract.conftest import paged
+from tests.contract.store_kit import FAR, due_of, neighbours, shard
 
-FAR = NOW + timedelta(days=30)
 LEASE = "supervisor"
-
-
-def shard(store: StateStore, order_id: str) -> str:
-    return shard_of(order_id, len(store.shards))
-
-
-async def due_of(store: StateStore, order_id: str) -> set[Due]:
-    """Return everything due of one order, whenever."""
-    rows = await store.due(shard(store, order_id), FAR, 1000)
-    assert len(rows) == len(set(rows))
-    return {row for row in rows if row.order_id == order_id}
-
-
-def neighbours(store: StateStore, count: int) -> list[str]:
-    """Return ids of orders that share one shard."""
-    ids = [f"order-{n}" for n in range(1, 1000)]
-    return [i for i in ids if shard(store, i) == shard(store, "order-1")][:count]
-
-
-async def test_due_rows_are_those_of_the_steps_whose_turn_it_is_after_every_commit(
-    store: StateStore,
-) -> None:
-    rules = cases.rules_of(3)
-    order = await store.commit(cases.submitted("order-1", rules))
-    assert await due_of(store, "order-1") == due_rows(order)
-    order = await store.commit(cases.claimed(order, rules))
-    assert await due_of(store, "order-1") == due_rows(order)
-    for step in range(3):
-        order = await store.commit(cases.answered(order, step, rules))
-        assert await due_of(store, "order-1") == due_rows(order)
-    assert order.process_state is OrderState.PROCESSED
-    assert await due_of(store, "order-1") == set()
 
 
 async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStore) -> None:
@@ -63,10 +29,11 @@ async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStor
     }
 
 
+@paged
 async def test_due_rows_come_oldest_first_up_to_the_moment_and_the_limit(
     store: StateStore,
 ) -> None:
-    ids = neighbours(store, 5)
+    ids = neighbours(5)
     for number, order_id in enumerate(reversed(ids)):
         await store.commit(cases.submitted(order_id, at=NOW + number * SECOND))
     here = shard(store, ids[0])
@@ -80,6 +47,7 @@ async def test_due_rows_come_oldest_first_up_to_the_moment_and_the_limit(
     assert await store.oldest_due(here) == everything[0].at
 
 
+@paged
 async def test_each_order_is_due_in_its_own_shard_and_in_no_other(store: StateStore) -> None:
     assert len(store.shards) == 16
     ids = [f"order-{n}" for n in range(20)]
@@ -92,20 +60,6 @@ async def test_each_order_is_due_in_its_own_shard_and_in_no_other(store: StateSt
     )
     empty = [s for s in store.shards if not due[s]]
     assert [await store.oldest_due(s) for s in empty] == [None] * len(empty)
-
-
-async def test_an_out_row_is_written_with_its_transition_and_forgotten_once_sent(
-    store: StateStore,
-) -> None:
-    order = await store.commit(cases.submitted("order-1"))
-    change = replace(cases.claimed(order), out_at=NOW - SECOND)
-    await store.commit(change)
-    out = OutDue(NOW - SECOND, "order-1", 2)
-    assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
-    await store.remove_due(out)
-    assert await store.due(shard(store, "order-1"), NOW, 10) == []
-    assert len(await due_of(store, "order-1")) == 1
-    await store.remove_due(out)
 
 
 HELD = Message(
@@ -122,29 +76,34 @@ def held(message: Message, seconds: int = 0, subject: str = "order-1") -> HeldMe
     return HeldMessage(message=message, since=NOW + seconds * SECOND, order_id=subject)
 
 
-@pytest.mark.parametrize("message", [HELD, Message("operator-alerts", "a-1", b"")])
-@pytest.mark.parametrize("subject", ["order-1", "rejected/'%+=#?\n/alert"])
 async def test_a_message_is_held_until_it_is_released_and_comes_back_whole(
-    store: StateStore, message: Message, subject: str
+    store: StateStore,
 ) -> None:
-    for _ in range(2):
-        await store.hold(held(message, subject=subject))
-    assert await store.held(message.queue, 10) == [held(message, subject=subject)]
-    assert await due_of(store, "order-1") == set()
-    for _ in range(2):
-        await store.release(held(message))
-    assert await store.held(message.queue, 10) == []
-    assert await store.held_queue("") is None
+    for message in (HELD, Message("operator-alerts", "a-1", b"")):
+        for subject in ("order-1", "rejected/'%+=#?\n/alert"):
+            for _ in range(2):
+                await store.hold(held(message, subject=subject))
+            assert await store.held(message.queue, 10) == [held(message, subject=subject)]
+            assert await due_of(store, "order-1") == set()
+            for _ in range(2):
+                await store.release(held(message))
+            assert await store.held(message.queue, 10) == []
+            assert await store.held_queue("") is None
 
 
+@paged
 async def test_held_messages_are_found_queue_by_queue_the_oldest_first(store: StateStore) -> None:
     queues = ["responses-a", "responses-a-b", "responses-aB", "agent-stock", "responses-a.2"]
     for queue in queues:
         for number in (3, 1, 2):
             await store.hold(held(Message(queue, f"m-{number}", b""), number))
-    names: list[str] = []
-    while (following := await store.held_queue(names[-1] if names else "")) is not None:
+    names = [""]
+    for _ in range(len(queues) + 1):
+        following = await store.held_queue(names[-1])
+        if following is None:
+            break
         names.append(following)
+    names.remove("")
     assert sorted(names) == sorted(queues)
     for name in queues:
         oldest = [each.message.message_id for each in await store.held(name, 2)]
@@ -153,20 +112,6 @@ async def test_held_messages_are_found_queue_by_queue_the_oldest_first(store: St
     assert await store.held_count("responses-", 9) == 0
     await store.release(held(Message("responses-a", "m-1", b""), 1))
     assert [each.since for each in await store.held("responses-a", 1)] == [NOW + 2 * SECOND]
-
-
-async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: StateStore) -> None:
-    deadline = NOW + 3600 * SECOND
-    first = cases.submitted("order-1")
-    order = await store.commit(cases.with_deadline(first, deadline))
-    assert DeadlineDue(deadline, "order-1") in await due_of(store, "order-1")
-    order = await store.commit(cases.claimed(order))
-    assert await due_of(store, "order-1") == due_rows(order)
-    assert await loaded(store, "order-1") == order
-    assert order.deadline == deadline
-    order = await store.commit(cases.with_deadline(cases.answered(order, 0), None))
-    assert DeadlineDue(deadline, "order-1") not in await due_of(store, "order-1")
-    assert (await loaded(store, "order-1")).deadline is None
 
 
 async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) -> None:
@@ -190,6 +135,7 @@ async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) 
     assert await store.finished(10) == []
 
 
+@paged
 async def test_finished_orders_are_listed_oldest_first_over_all_shards(store: StateStore) -> None:
     rules = cases.rules_of(1)
     for number in range(6):
@@ -203,11 +149,12 @@ async def test_finished_orders_are_listed_oldest_first_over_all_shards(store: St
     assert await store.attention(100) == []
 
 
+@paged
 async def test_a_list_is_complete_although_its_oldest_orders_lie_in_one_shard(
     store: StateStore,
 ) -> None:
     """A store may read only a share of each shard first."""
-    crowded = neighbours(store, 40)
+    crowded = neighbours(40)
     others = [f"other-{number}" for number in range(10)]
     for place, order_id in enumerate((*crowded, *others)):
         await store.commit(cases.rejected(order_id, at=NOW + (place // 2) * SECOND))
@@ -242,24 +189,6 @@ async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecon
     assert await store.finished(10) == [expected]
 
 
-async def test_a_rejected_order_is_listed_as_finished_until_it_is_revived(
-    store: StateStore,
-) -> None:
-    order = await store.commit(cases.rejected("order-1"))
-    assert await store.finished(10) == [
-        Summary(
-            at=NOW,
-            order_id="order-1",
-            process_state=OrderState.REJECTED,
-            workflow="order",
-            version=2,
-            submitted_at=NOW,
-        )
-    ]
-    await store.commit(cases.revived(order))
-    assert await store.finished(10) == []
-
-
 async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> None:
     until = NOW + 30 * SECOND
     assert await store.acquire_lease(LEASE, "one", until, NOW)
@@ -272,19 +201,32 @@ async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> No
     assert await store.acquire_lease("another", "one", later, NOW)
 
 
-async def test_a_lease_given_back_is_free_at_once_and_only_its_holder_can_give_it_back(
-    store: StateStore,
-) -> None:
-    until = NOW + 30 * SECOND
-    assert await store.acquire_lease("slot|stock|0", "one", until, NOW)
-    assert not await store.acquire_lease("slot|stock|0", "two", NOW + SECOND, NOW + SECOND)
-    assert not await store.acquire_lease("slot|stock|0", "three", until, NOW + SECOND)
-    assert await store.acquire_lease("slot|stock|0", "one", NOW + SECOND, NOW + SECOND)
-    assert await store.acquire_lease("slot|stock|0", "three", until, NOW + SECOND)
-    assert await store.acquire_lease("slot|stock|1", "four", until, NOW)
+@paged
+async def test_cells_are_listed_by_the_beginning_of_their_names(store: StateStore) -> None:
+    names = ("breaker|stock", "breaker|a", "breakers", "breaker", "workflow|order|1")
+    written = {name: await store.write_shared(name, f"of {name}", None) for name in names}
+    values = await store.shared_values("breaker|")
+    assert list(values.items()) == [(n, written[n]) for n in ("breaker|a", "breaker|stock")]
+    assert await store.shared_values("breaker|b") == {}
+    assert await store.shared_values("") == written
+    again = await store.write_shared("breaker|a", "changed", values["breaker|a"].token)
+    assert (await store.shared_values("breaker|a"))["breaker|a"] == again
 
 
-async def loaded(store: StateStore, order_id: str) -> Order:
-    order = await store.load(order_id)
-    assert order is not None
-    return order
+async def test_a_name_may_have_spaces_commas_and_dots(store: StateStore) -> None:
+    name = "incident|waiting|order_with.care version 12, the undo of step take-payment"
+    written = await store.write_shared(name, "null", None)
+    assert await store.read_shared(name) == written
+    assert await store.shared_values("incident|") == {name: written}
+
+
+async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
+    async def write(number: int) -> SharedValue[str] | None:
+        try:
+            return await store.write_shared("race", str(number), None)
+        except ConflictError:
+            return None
+
+    outcomes = await asyncio.gather(*(write(number) for number in range(8)))
+    (winner,) = [outcome for outcome in outcomes if outcome is not None]
+    assert await store.read_shared("race") == winner

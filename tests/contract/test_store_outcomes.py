@@ -7,7 +7,6 @@ after the work, delivers late, or says nothing.
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 
 import pytest
 from azure.data.tables.aio import TableClient
@@ -23,10 +22,10 @@ from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import Troubled
 from tests.contract.proxy import Trouble
+from tests.contract.store_kit import FAR
 
 WRITTEN = [Trouble.ANSWER_LOST, Trouble.BUSY_AFTERWARDS]
 NOT_WRITTEN = [Trouble.BUSY, Trouble.CUT_OFF]
-FAR = NOW + timedelta(days=30)
 
 
 async def stored(troubled: Troubled) -> Order:
@@ -54,18 +53,9 @@ async def test_a_commit_that_won_is_ours_though_its_answer_was_lost(
     assert await troubled.rival.load("order-1") == order
     assert len(await troubled.rival.journal("order-1")) == 2
     assert troubled.proxy.kinds.count("batch") == 1
+    troubled.proxy.batches.append(trouble)
     after = await troubled.store.commit(cases.answered(order, 0))
     assert await troubled.rival.load("order-1") == after
-
-
-@pytest.mark.parametrize("trouble", WRITTEN)
-async def test_a_first_commit_that_won_is_ours_though_its_answer_was_lost(
-    troubled: Troubled, trouble: Trouble
-) -> None:
-    troubled.proxy.batches.append(trouble)
-    order = await troubled.store.commit(cases.submitted("order-1"))
-    await troubled.store.commit(cases.claimed(order))
-    assert len(await troubled.rival.journal("order-1")) == 2
 
 
 @pytest.mark.parametrize("trouble", WRITTEN)

@@ -18,7 +18,7 @@ from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import AZURITE, MEMORY, PAGES, Troubled
 from tests.contract.proxy import Trouble
-from tests.contract.test_store_purge import finished, left_of, loaded
+from tests.contract.store_kit import finished, left_of, loaded
 
 ONE = cases.rules_of(1)
 SMALL = b'{"lines":[]}'

@@ -9,32 +9,14 @@ from typing import Any
 import pytest
 
 from sas.adapters.tables import keys
-from sas.adapters.tables.store import TableStore
 from sas.domain.ids import shard_of
 from sas.domain.moves import IllegalMoveError
-from sas.domain.order import Order
 from sas.ports import ConflictError, StateStore, StoreUnavailableError
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
-from tests.contract.conftest import Troubled
+from tests.contract.conftest import Troubled, paged
 from tests.contract.proxy import Trouble
-
-ONE = cases.rules_of(1)
-
-
-async def finished(store: StateStore, order_id: str = "order-1", extra: int = 0) -> Order:
-    """An order of one step, Processed, with so many more journal rows."""
-    order = await store.commit(cases.submitted(order_id, ONE))
-    order = await store.commit(cases.claimed(order, ONE))
-    for number in range(extra):
-        order = await store.commit(cases.fenced(order, f"dead-letters:{order_id}-{number}"))
-    return await store.commit(cases.answered(order, 0, ONE, at=NOW + SECOND))
-
-
-async def left_of(store: TableStore, order_id: str) -> list[str]:
-    partition = shard_of(order_id, len(store.shards))
-    pages = store.table.pages(partition, ("a", "~"))
-    return [row["RowKey"] async for page in pages for row in page if order_id in row["RowKey"]]
+from tests.contract.store_kit import ONE, finished, left_of, loaded, neighbours
 
 
 async def test_of_a_removed_order_nothing_is_left(store: StateStore) -> None:
@@ -43,26 +25,19 @@ async def test_of_a_removed_order_nothing_is_left(store: StateStore) -> None:
     assert await store.load("order-1") is None
     assert await store.journal("order-1") == []
     assert await store.finished(10) == []
-    if isinstance(store, TableStore):
-        assert await left_of(store, "order-1") == []
-
-
-def neighbours(count: int) -> list[str]:
-    """Return ids of one shard."""
-    return [f"o-{n}" for n in range(400) if shard_of(f"o-{n}", 16) == shard_of("o", 16)][:count]
+    assert await left_of(store, "order-1") == []
 
 
 async def test_several_orders_are_removed_together_even_one_with_many_rows(
     store: StateStore,
 ) -> None:
     names = neighbours(7)
-    orders = [await finished(store, name, extra=120 * (name == names[2])) for name in names]
+    orders = [await finished(store, name, extra=60 * (name == names[2])) for name in names]
     orders.append(await finished(store, "elsewhere"))
     assert await store.purge(*orders) == {*names, "elsewhere"}
     assert await store.finished(10) == []
     assert [await store.load(order.order_id) for order in orders] == [None] * 8
-    if isinstance(store, TableStore):
-        assert [await left_of(store, name) for name in names] == [[]] * 7
+    assert [await left_of(store, name) for name in names] == [[]] * 7
 
 
 async def test_the_rows_of_several_orders_of_a_shard_go_in_one_transaction(
@@ -91,66 +66,11 @@ async def test_an_order_that_changed_is_never_removed_with_others_and_they_go_wi
     assert len(await store.journal(names[1])) == 4
 
 
-async def test_an_order_that_went_already_keeps_no_other(store: StateStore) -> None:
-    orders = [await finished(store, name) for name in neighbours(2)]
-    assert await store.purge(orders[0])
-    assert await store.purge(*orders) == {orders[1].order_id}
-
-
 async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) -> None:
     for name in ("elsewhere", *neighbours(3)):
         await finished(store, name)
     listed = await store.finished(2, shard=shard_of("o", 16))
     assert [order.order_id for order in listed] == sorted(neighbours(3))[:2]
-
-
-async def test_its_neighbours_in_the_shard_stay(store: StateStore) -> None:
-    near = neighbours(3)
-    for order_id in ("o", *near):
-        await finished(store, order_id)
-    assert await store.purge(await loaded(store, "o"))
-    assert [summary.order_id for summary in await store.finished(10)] == sorted(near)
-    assert len(await store.journal(near[0])) == 3
-
-
-async def test_an_order_that_an_operator_touched_meanwhile_is_left_alone(
-    store: StateStore,
-) -> None:
-    order = await finished(store)
-    touched = await store.commit(cases.undone(order, ONE))
-    assert not await store.purge(order)
-    assert await loaded(store, "order-1") == touched
-    assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4]
-
-
-async def test_an_order_that_was_fenced_meanwhile_is_left_alone(store: StateStore) -> None:
-    order = await finished(store)
-    fenced = await store.commit(cases.fenced(order, "dead-letters:m-1"))  # listed as it was before
-    assert not await store.purge(order)
-    assert await loaded(store, "order-1") == fenced
-    assert await store.recorded("order-1", "dead-letters:m-1") is not None
-
-
-async def test_an_action_on_a_removed_order_gets_a_conflict_and_then_finds_none(
-    store: StateStore,
-) -> None:
-    order = await finished(store)
-    assert await store.purge(order)
-    with pytest.raises(ConflictError):
-        await store.commit(cases.undone(order, ONE))
-    assert await store.load("order-1") is None
-
-
-async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(
-    store: StateStore,
-) -> None:
-    order = await finished(store)
-    assert await store.purge(order)
-    later = await store.commit(cases.submitted("order-1", ONE))
-    with pytest.raises(ConflictError):  # by the token alone: no journal row of that seq is there
-        await store.commit(cases.undone(order, ONE))
-    assert await loaded(store, "order-1") == later
-    assert [entry.seq for entry in await store.journal("order-1")] == [1]
 
 
 async def test_an_unfinished_order_and_one_in_error_are_never_removed(store: StateStore) -> None:
@@ -164,29 +84,20 @@ async def test_an_unfinished_order_and_one_in_error_are_never_removed(store: Sta
     assert await loaded(store, "order-1") == order
 
 
-async def test_a_rejected_order_is_removed_too_and_its_place_is_free_again(
+async def test_an_order_of_thirty_steps_with_errors_and_large_results_is_removed_whole(
     store: StateStore,
 ) -> None:
-    assert await store.purge(await store.commit(cases.rejected("order-1")))
-    assert (await store.commit(cases.submitted("order-1"))).seq == 1
-
-
-async def test_removing_twice_removes_once(store: StateStore) -> None:
-    order = await finished(store)
+    rules = cases.rules_of(30, parallel=True)
+    order = await store.commit(cases.submitted("order-1", rules))
+    order = await store.commit(cases.claimed(order, rules))
+    for number in range(30):
+        order = await store.commit(cases.answered(order, number, rules, result='"' + "x" * 20_000))
+        await store.keep_error("order-1", number, cases.attempt_error())
     assert await store.purge(order)
-    assert not await store.purge(order)
+    assert await left_of(store, "order-1") == []
 
 
-async def test_an_order_with_more_rows_than_a_transaction_takes_is_removed_whole(
-    store: StateStore,
-) -> None:
-    order = await finished(store, extra=120)
-    assert await store.purge(order)
-    assert await store.load("order-1") is None
-    if isinstance(store, TableStore):
-        assert await left_of(store, "order-1") == []
-
-
+@paged
 async def test_finished_orders_are_listed_within_moments(store: StateStore) -> None:
     for number in range(4):
         await store.commit(cases.rejected(f"o-{number}", at=NOW + number * SECOND))
@@ -210,12 +121,11 @@ async def test_orders_in_error_are_listed_from_a_moment_on(store: StateStore) ->
     assert [summary.order_id for summary in listed] == ["o-1", "o-2"]
 
 
-@pytest.mark.parametrize("trouble", [Trouble.ANSWER_LOST, Trouble.BUSY_AFTERWARDS])
 async def test_a_removal_whose_answer_was_lost_is_found_done_by_the_next(
-    troubled: Troubled, trouble: Trouble
+    troubled: Troubled,
 ) -> None:
     order = await finished(troubled.rival)
-    troubled.proxy.batches.append(trouble)
+    troubled.proxy.batches.append(Trouble.ANSWER_LOST)
     with pytest.raises(StoreUnavailableError):
         await troubled.store.purge(order)
     assert await left_of(troubled.rival, "order-1") == []
@@ -239,18 +149,18 @@ async def test_a_removal_of_several_orders_that_crashed_left_each_of_them_whole_
         assert await left_of(troubled.rival, order.order_id) == []
 
 
-@pytest.mark.parametrize("crashed_in", [1, 2])
-async def test_a_removal_that_crashed_half_way_is_listed_whole_enough_and_done_again(
-    troubled: Troubled, crashed_in: int
+async def test_a_removal_that_crashes_again_and_again_is_listed_whole_enough_and_done_at_last(
+    troubled: Troubled,
 ) -> None:
-    order = await finished(troubled.rival, extra=120)
-    troubled.proxy.batches.extend([*[None] * crashed_in, Trouble.CUT_OFF])
-    with pytest.raises(StoreUnavailableError):
-        await troubled.store.purge(order)
-    assert [s.order_id for s in await troubled.rival.finished(10)] == ["order-1"]
-    again = await loaded(troubled.rival, "order-1")
-    assert again == order
-    assert await troubled.rival.purge(again)
+    order = await finished(troubled.rival, extra=105)  # two parts of its past, and the end
+    for _ in range(2):
+        troubled.proxy.batches.extend([None, Trouble.CUT_OFF])
+        with pytest.raises(StoreUnavailableError):
+            await troubled.store.purge(await loaded(troubled.rival, "order-1"))
+        assert not troubled.proxy.batches
+        assert [s.order_id for s in await troubled.rival.finished(10)] == ["order-1"]
+        assert await loaded(troubled.rival, "order-1") == order
+    assert await troubled.rival.purge(await loaded(troubled.rival, "order-1"))
     assert await left_of(troubled.rival, "order-1") == []
 
 
@@ -279,7 +189,7 @@ async def test_a_removal_that_crashed_half_way_leaves_the_payload_that_its_order
 async def test_an_order_whose_removal_crashed_is_not_overwritten_by_a_new_one_under_its_id(
     troubled: Troubled,
 ) -> None:
-    order = await finished(troubled.rival, extra=120)
+    order = await finished(troubled.rival, extra=60)
     troubled.proxy.batches.extend([None, Trouble.CUT_OFF])
     with pytest.raises(StoreUnavailableError):
         await troubled.store.purge(order)
@@ -292,7 +202,7 @@ async def test_an_order_whose_removal_crashed_is_not_overwritten_by_a_new_one_un
 async def test_an_operator_who_comes_between_two_parts_of_a_removal_wins(
     troubled: Troubled,
 ) -> None:
-    order = await finished(troubled.rival, extra=120)
+    order = await finished(troubled.rival, extra=60)
 
     async def meanwhile() -> None:
         await troubled.rival.commit(cases.undone(await loaded(troubled.rival, "order-1"), ONE))
@@ -306,9 +216,3 @@ async def test_an_operator_who_comes_between_two_parts_of_a_removal_wins(
     partition = shard_of("order-1", 16)
     assert await troubled.rival.table.get(partition, keys.details("order-1")) is not None
     assert await troubled.rival.finished(10) == []
-
-
-async def loaded(store: StateStore, order_id: str) -> Order:
-    order = await store.load(order_id)
-    assert order is not None
-    return order

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from sas.bounds import EDITED_UNITS_MAX, PAYLOAD_UNITS_MAX, RESULT_UNITS_MAX, TooLargeError
@@ -12,13 +10,10 @@ from sas.domain.order import OrderState
 from sas.ports import StateStore
 from tests.contract import cases
 from tests.contract.cases import NOW
-from tests.contract.conftest import AZURITE, MEMORY
+from tests.contract.conftest import paged
+from tests.contract.store_kit import FAR, due_of, loaded
 
-FAR = NOW + timedelta(days=30)
 KB = 1024
-
-# One by one these cost the most; paging is the other suites' matter, and one test's here.
-without_pages = pytest.mark.parametrize("store", [MEMORY, AZURITE], indirect=True)
 
 large_bodies = pytest.mark.filterwarnings(
     # aiohttp says so of every body above 1 MiB; the SDK hands it bytes. Past 256 KB of payload.
@@ -42,25 +37,24 @@ ODD_IDS = [
 ]
 
 
-@without_pages
-@pytest.mark.parametrize("order_id", ODD_IDS)
-async def test_an_order_id_may_hold_any_allowed_character(store: StateStore, order_id: str) -> None:
-    check_order_id(order_id)
-    order = await store.commit(cases.submitted(order_id))
-    order = await store.commit(cases.claimed(order, cause=f"scheduler:{order_id}"))
-    order = await store.commit(cases.answered(order, 0))
-    assert await store.load(order_id) == order
-    assert order.order_id == order_id
-    assert [entry.seq for entry in await store.journal(order_id)] == [1, 2, 3]
-    entry = await store.recorded(order_id, f"scheduler:{order_id}")
-    assert entry is not None
-    assert entry.seq == 2
-    due = await store.due(shard_of(order_id, 16), FAR, 10)
-    assert [row.order_id for row in due] == [order_id]
-    order = await store.commit(cases.refused(order, 1))
-    assert [summary.order_id for summary in await store.attention(10)] == [order_id]
+async def test_an_order_id_may_hold_any_allowed_character(store: StateStore) -> None:
+    for order_id in ODD_IDS:
+        check_order_id(order_id)
+        order = await store.commit(cases.submitted(order_id))
+        order = await store.commit(cases.claimed(order, cause=f"scheduler:{order_id}"))
+        order = await store.commit(cases.answered(order, 0))
+        assert await store.load(order_id) == order
+        assert order.order_id == order_id
+        assert [entry.seq for entry in await store.journal(order_id)] == [1, 2, 3]
+        entry = await store.recorded(order_id, f"scheduler:{order_id}")
+        assert entry is not None
+        assert entry.seq == 2
+        assert {row.order_id for row in await due_of(store, order_id)} == {order_id}
+        await store.commit(cases.refused(order, 1))
+    assert {summary.order_id for summary in await store.attention(99)} == set(ODD_IDS)
 
 
+@paged
 async def test_orders_with_odd_ids_are_found_across_pages(store: StateStore) -> None:
     """Continuation tokens hold row keys, so ids go through headers and queries too."""
     orders = [await store.commit(cases.submitted(order_id)) for order_id in ODD_IDS]
@@ -84,75 +78,50 @@ async def test_ids_with_the_same_beginning_are_different_orders(store: StateStor
         assert len(await store.journal(order_id)) == 1
 
 
-@without_pages
+PAYLOADS = {
+    "256 KB of ASCII": "x" * 256 * KB,
+    "256 KB of characters of four bytes": "🛒" * (64 * KB),
+    "surrogate pairs across every chunk's edge": "x" + "🛒" * (64 * KB - 1),
+    "256 KB that JSON escapes": '\\"' * 128 * KB,
+    "the most there can be": "x" * PAYLOAD_UNITS_MAX,
+    "the most there can be where each is sent as six bytes": "注" * 166_666,
+    "nothing": "",
+}
+TOO_LARGE = {
+    "480001 UTF-16 units: at most 480000": "x" * (PAYLOAD_UNITS_MAX + 1),
+    "480002 UTF-16 units: at most 480000": "🛒" * 240_001,
+    "1000004 bytes as ASCII JSON: at most 1000000": "注" * 166_667,
+}
+
+
 @large_bodies
-@pytest.mark.parametrize(
-    "payload",
-    [
-        pytest.param("x" * 256 * KB, id="256 KB of ASCII"),
-        pytest.param("🛒" * (64 * KB), id="256 KB of characters of four bytes"),
-        pytest.param("x" + "🛒" * (64 * KB - 1), id="surrogate pairs across every chunk's edge"),
-        pytest.param("é" * 128 * KB, id="256 KB of characters of two bytes"),
-        pytest.param('\\"' * 128 * KB, id="256 KB that JSON escapes"),
-        pytest.param("x" * PAYLOAD_UNITS_MAX, id="the most there can be"),
-        pytest.param("注" * 166_666, id="the most there can be where each is sent as six bytes"),
-        pytest.param("", id="nothing"),
-    ],
-)
-async def test_a_large_payload_comes_back_whole(store: StateStore, payload: str) -> None:
-    await store.commit(cases.submitted("order-1", payload=payload))
-    order = await store.load("order-1")
-    assert order is not None
-    assert order.details.payload == payload
-
-
-@without_pages
-@pytest.mark.parametrize(
-    ("payload", "why"),
-    [
-        pytest.param("x" * (PAYLOAD_UNITS_MAX + 1), "480001 UTF-16 units: at most 480000", id="x"),
-        pytest.param("🛒" * 240_001, "480002 UTF-16 units: at most 480000", id="pairs"),
-        pytest.param("注" * 166_667, "1000004 bytes as ASCII JSON: at most 1000000", id="escapes"),
-    ],
-)
-async def test_a_payload_past_the_bound_is_refused_and_nothing_written(
-    store: StateStore, payload: str, why: str
+async def test_a_large_payload_comes_back_whole_and_one_past_the_bound_is_refused(
+    store: StateStore,
 ) -> None:
-    with pytest.raises(TooLargeError, match=why):
-        await store.commit(cases.submitted("order-1", payload=payload))
-    assert await store.load("order-1") is None
+    for name, payload in PAYLOADS.items():
+        await store.commit(cases.submitted(name, payload=payload))
+        assert (await loaded(store, name)).details.payload == payload, name
+    for why, payload in TOO_LARGE.items():
+        with pytest.raises(TooLargeError, match=why):
+            await store.commit(cases.submitted("too large", payload=payload))
+        assert await store.load("too large") is None, why
 
 
-@without_pages
-@pytest.mark.parametrize("size", [1, 16_000, 16_001, RESULT_UNITS_MAX])
-async def test_a_result_comes_back_whole_through_later_commits(
-    store: StateStore, size: int
+async def test_a_result_comes_back_whole_and_may_be_replaced_by_one_of_another_size(
+    store: StateStore,
 ) -> None:
-    result = "é" * size
+    """From 16,000 UTF-16 units on it has a row of its own."""
     order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
-    order = await store.commit(cases.answered(order, 0, result=result))
-    assert await store.load("order-1") == order
+    order = await store.commit(cases.answered(order, 0, result="é"))
+    for size in (16_000, 16_001, 16_000, RESULT_UNITS_MAX, 20_000, 10, 20_000, None, 20_000):
+        result = None if size is None else "é" * size
+        order = await store.commit(cases.with_result(order, 0, result))
+        assert await store.load("order-1") == order, size
+        assert order.steps[0].result == result
     order = await store.commit(cases.answered(order, 1, result="small"))
     order = await store.commit(cases.undone(order))
-    loaded = await store.load("order-1")
-    assert loaded == order
-    assert loaded is not None
-    assert [step.result for step in loaded.steps] == [result, "small", None]
-
-
-@without_pages
-@pytest.mark.parametrize("sizes", [(20_000, 10), (10, 20_000), (20_000, 30_000), (20_000, None)])
-async def test_a_result_may_be_replaced_by_one_of_another_size(
-    store: StateStore, sizes: tuple[int, int | None]
-) -> None:
-    order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
-    order = await store.commit(cases.answered(order, 0, result="a" * sizes[0]))
-    other = None if sizes[1] is None else "b" * sizes[1]
-    order = await store.commit(cases.with_result(order, 0, other))
-    loaded = await store.load("order-1")
-    assert loaded == order
-    assert loaded is not None
-    assert loaded.steps[0].result == other
+    assert await store.load("order-1") == order
+    assert [step.result for step in order.steps] == ["é" * 20_000, "small", None]
 
 
 async def test_a_result_past_the_bound_is_refused_and_nothing_written(store: StateStore) -> None:
@@ -162,7 +131,6 @@ async def test_a_result_past_the_bound_is_refused_and_nothing_written(store: Sta
     assert await store.load("order-1") == order
 
 
-@without_pages
 async def test_thirty_parallel_steps_all_change_in_one_transaction(store: StateStore) -> None:
     rules = cases.rules_of(30, parallel=True)
     order = await store.commit(cases.submitted("order-1", rules))
@@ -175,16 +143,15 @@ async def test_thirty_parallel_steps_all_change_in_one_transaction(store: StateS
     assert len(await store.due(shard_of("order-1", 16), FAR, 100)) == 31
 
 
-@without_pages
 @large_bodies
-@pytest.mark.parametrize("result", ["注" * 16_000, "注" * 16_001])
 async def test_thirty_steps_with_large_results_are_undone_in_one_transaction(
-    store: StateStore, result: str
+    store: StateStore,
 ) -> None:
     rules = cases.rules_of(30, parallel=True)
     order = await store.commit(cases.submitted("order-1", rules))
     order = await store.commit(cases.claimed(order, rules))
     for step in range(30):
+        result = "注" * (16_000 + step % 2)
         order = await store.commit(cases.answered(order, step, rules, result=result))
     order = await store.commit(cases.edited(order, "注" * EDITED_UNITS_MAX))
     order = await store.commit(cases.undone(order, rules, out_at=NOW))

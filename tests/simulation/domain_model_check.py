@@ -415,20 +415,6 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
     )
 
 
-def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
-    """Return a test that makes a check in every graph; a failure names its case."""
-
-    def test(graphs: list[Graph]) -> None:
-        for graph in graphs:
-            try:
-                check(graph)
-            except AssertionError as error:
-                error.add_note(f"in the case: {graph.case}")
-                raise
-
-    return test
-
-
 def find_cycle(successors: Mapping[Node, list[Node]]) -> Node | None:
     """Return a state on a cycle, or None where there is no way back to any state."""
     missing = dict.fromkeys(successors, 0)

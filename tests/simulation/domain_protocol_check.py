@@ -31,6 +31,7 @@ from tests.simulation.domain_model_check import (
     FAULT,
     LATE,
     Shut,
+    find_cycle,
     shut_variations,
 )
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
@@ -55,6 +56,12 @@ class Budget(NamedTuple):
 
     def spend(self, fault: str) -> Budget:
         return self._replace(**{fault: getattr(self, fault) - 1})
+
+
+UNRELIABLE = Budget(twice=1, lost=1, early=1)
+MEDDLED = Budget(early=1, refused=1, operator=1)
+LATE_TWICE = Budget(twice=1, early=2, operator=1)
+ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1)
 
 
 class Kind(Enum):
@@ -188,6 +195,11 @@ class Protocol:
         return f"messages: {shape}{extras}; {faults}; {', '.join(self.verbs)}"
 
     # ------------------------------------------------------------------ exploring
+
+    def check(self) -> None:
+        """Fail on a state that breaks a property, and on a circle without faults."""
+        assert self.explore() is None
+        assert find_cycle(self.next) is None, f"{self}: an order goes round in circles"
 
     def explore(self) -> str | None:
         """Visit every reachable state; return what is wrong with the first bad one."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
-
-import pytest
 
 from sas.domain.change import DeadlineDue, StepDue, due_rows
 from sas.domain.claim import claim, is_cancelled
@@ -46,7 +43,6 @@ from tests.simulation.domain_model_check import (
     all_after,
     explore,
     find_cycle,
-    in_every_graph,
     is_out,
     key_of,
     progress_of,
@@ -55,111 +51,12 @@ from tests.simulation.domain_model_check import (
     resting,
     whose_turn,
 )
-from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
+from tests.simulation.domain_scopes import SHORT, in_every_graph
+from tests.unit.domain_cases import T0, details_of, due_at, expected_direction, submitted
 
 PROGRESS = ("progress", "undo progress", "awaits", "undo awaits")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
-
-WITHOUT_UNDO = [
-    ("one", "a"),
-    ("two in a row", "a"),
-    ("two in a row", "b"),
-    ("two in a row", "ab"),
-    ("three in a row", "b"),
-    ("two beside each other", "a"),
-    ("two beside each other", "ab"),
-    ("diamond", "bc"),
-    ("diamond", "a"),
-    ("diamond", "d"),
-]
-PATIENT: list[tuple[str, int, dict[str, Any]]] = [
-    ("one", 1, {"backoff": True}),
-    ("one", 0, {"waits": 2}),
-    ("one", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
-    ("two in a row", 1, {"backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
-    ("two beside each other", 1, {"backoff": True}),
-    ("two beside each other", 0, {"waits": 1}),
-    ("two beside each other", 0, {"drain_time": True, "deadline": True}),
-]
-ROUTED: list[tuple[str, int, dict[str, Any]]] = [
-    ("one", 0, {"routes": 2}),
-    ("one", 1, {"routes": 2}),
-    ("one", 1, {"routes": 3}),
-    ("one", 1, {"routes": 2, "without_undo": frozenset("a")}),
-    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "drain_time": True, "deadline": True}),
-    ("two in a row", 0, {"routes": 2}),
-    ("two in a row", 1, {"routes": 2, "routed": frozenset("a")}),
-    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "drain_time": True}),
-    ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
-    ("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")}),
-]
-WAITING: list[tuple[str, int, dict[str, Any]]] = [
-    ("one", 1, {"waited": True}),
-    ("one", 0, {"waited": True, "without_undo": frozenset("a")}),
-    ("one", 0, {"waited": True, "backoff": True, "drain_time": True, "deadline": True}),
-    ("one", 0, {"waited": True, "routes": 2}),
-    ("two in a row", 0, {"waited": True}),
-    ("two beside each other", 0, {"waited": True}),
-]
-CASES = (
-    [
-        Case(shape_name=shape, on_failure=policy, failures_max=failures_max)
-        for shape in SHAPES
-        for policy in OnFailure
-        for failures_max in (0, 1)
-        if (shape, failures_max) != ("three beside each other", 1)  # minutes, and nothing new
-    ]
-    + [
-        Case(shape_name=shape, on_failure=policy, failures_max=1, without_undo=frozenset(names))
-        for shape, names in WITHOUT_UNDO
-        for policy in OnFailure
-    ]
-    + [
-        Case(shape_name=shape, on_failure=policy, failures_max=failures_max, **options)
-        for shape, failures_max, options in PATIENT + ROUTED + WAITING
-        for policy in OnFailure
-    ]
-)
-
-
-def is_large(case: Case) -> bool:
-    """Return whether a case has so many states that it is long. HOLD has two or three times as
-    many as UNDO, and steps beside each other have more than steps in a row.
-    """
-    patient = case.backoff or case.waits > 0 or case.drain_time or case.waited
-    if case.shape_name == "one":
-        return case.routes > 1 and (patient or case.routes > 2)
-    if case.shape_name == "two beside each other":
-        plain = case.routes == 1 and not patient
-        return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
-    if case.shape_name in {"three beside each other", "diamond"}:
-        return case != Case(shape_name="diamond", on_failure=OnFailure.UNDO, failures_max=0)
-    if case.shape_name == "two in a row" and case.drain_time:
-        return True
-    return case.on_failure is OnFailure.HOLD and (
-        case.routes > 1 or case.shape_name == "three in a row"
-    )
-
-
-SHORT = [case for case in CASES if not is_large(case)]
-LARGE = [case for case in CASES if is_large(case)]
-
-
-def by_shape(short: list[Case], large: list[Case]) -> list[Any]:
-    """Return cases shape by shape, as the parameters of a fixture."""
-    return [
-        pytest.param(
-            [case for case in cases if case.shape_name == shape], id=shape + suffix, marks=marks
-        )
-        for cases, suffix, marks in ((short, "", ()), (large, ", large", (pytest.mark.long,)))
-        for shape in dict.fromkeys(case.shape_name for case in cases)
-    ]
-
-
-@pytest.fixture(scope="module", params=by_shape(SHORT, LARGE))
-def graphs(request: pytest.FixtureRequest) -> list[Graph]:
-    return [explore(case) for case in request.param]
 
 
 def frees(edge: Edge) -> bool:
@@ -1079,12 +976,8 @@ def test_a_deadline_that_passed_undoes_the_order_or_alerts_the_operator_by_its_p
 # The law
 
 
-def explored() -> list[Edge]:
-    return [edge for case in SHORT for edge in explore(case).edges]
-
-
 def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
-    edges = explored()
+    edges = [edge for case in SHORT for edge in explore(case).edges]
     steps = {
         (old.process_state, new.process_state)
         for edge in edges

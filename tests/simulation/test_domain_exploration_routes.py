@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from sas.domain.messages import Request
 from sas.domain.order import StepRecord
-from tests.simulation.domain_model_check import Edge, Graph, explore, in_every_graph
-from tests.simulation.test_domain_exploration import LARGE, SHORT, by_shape
-
-ROUTED = [[case for case in cases if case.routes > 1] for cases in (SHORT, LARGE)]
+from tests.simulation.domain_model_check import Edge, Graph
+from tests.simulation.domain_scopes import in_routed_graphs
 
 
-@pytest.fixture(scope="module", params=by_shape(*ROUTED))
-def graphs(request: pytest.FixtureRequest) -> list[Graph]:
-    return [explore(case) for case in request.param]
-
-
-@in_every_graph
+@in_routed_graphs
 def test_a_step_goes_to_one_of_its_agents_and_its_first_request_chooses_which(
     graph: Graph,
 ) -> None:
@@ -40,7 +31,7 @@ def first_closed(edge: Edge, step: StepRecord) -> int:
     return closed[0] if closed else 0
 
 
-@in_every_graph
+@in_routed_graphs
 def test_what_is_shut_changes_who_is_asked_and_nothing_else(graph: Graph) -> None:
     """Whether an agent is to be had says nothing of what has been done."""
     open_edges = {(e.source, e.event): e for e in graph.edges if not e.event.shut}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,15 @@ def closed(name: str) -> Draft202012Validator:
 def errors(checker: Draft202012Validator, value: Any) -> list[str]:
     """Return what is wrong with a value, in short."""
     return [f"{e.json_path}: {e.message[:200]}" for e in checker.iter_errors(value)]
+
+
+def references(value: Any) -> Iterator[str]:
+    """Yield every reference of a schema to another one."""
+    if isinstance(value, dict):
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from jsonschema import Draft202012Validator
 from sas.codec.external import CLOUDEVENTS_TYPE, event_type
 from sas.domain.messages import Notice
 from sas.domain.queues import Queues
-from tests.unit.contract_files import FOLDER, SCHEMAS, errors, load, validator
+from tests.unit.contract_files import FOLDER, SCHEMAS, errors, load, references, validator
 
 API = load("asyncapi.json")
 README = (FOLDER / "README.md").read_text("utf-8")
@@ -28,17 +27,6 @@ def test_every_schema_is_one_and_its_examples_keep_to_it(path: Path) -> None:
     assert schema["examples"]
     for example in schema["examples"]:
         assert errors(validator(path.name), example) == []
-
-
-def references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(reference := value.get("$ref"), str):
-            yield reference
-        for inner in value.values():
-            yield from references(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from references(inner)
 
 
 def resolved(reference: str, name: str) -> Any:
