@@ -4,6 +4,7 @@
 2. A call passes at most four positional arguments. The reader of the fifth has to count.
 3. A record (a dataclass or a struct) with more than three fields takes them by keyword.
 4. In one house a public class has a name of its own, so that one search finds one thing.
+5. No file imports from a test file: what tests share is in a kit or in ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -89,12 +90,24 @@ def problems(paths: list[Path]) -> Iterator[str]:
         for name, line in bindings(tree):
             if name in NO_NOUNS:
                 yield f"{where}:{line}: {name!r} is no noun: say what the value is"
+        for module, line in imports_of_tests(tree):
+            yield f"{where}:{line}: {module} is a test file: move what others need to a kit"
         if "tests" in where.parts:
             continue
         for line in long_calls(tree):
             yield f"{where}:{line}: pass at most {POSITIONAL_MAX} arguments by position"
         for name, line in positional_records(tree):
             yield f"{where}:{line}: {name} has more than {FIELDS_MAX} fields: add kw_only=True"
+
+
+def imports_of_tests(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the test files that a file imports from, with the lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            modules = [str(node.module).rpartition(".")[2], *(alias.name for alias in node.names)]
+            for module in modules:
+                if module.startswith("test_"):
+                    yield module, node.lineno
 
 
 def shared_names(paths: list[Path]) -> Iterator[str]:
