@@ -102,14 +102,6 @@ def test_the_subject_is_what_github_says_that_it_signs(tmp_path: Path) -> None:
             assert each["audiences"] == ["api://AzureADTokenExchange"]
 
 
-def test_a_repository_has_an_owner_and_a_name(tmp_path: Path) -> None:
-    after = cloud(tmp_path)
-    for name in ("shop", "https://github.com/me/shop", "me/shop/", "/shop"):
-        code, _, errors = sas("sign-in", name)
-        assert (code, errors) == (1, f"sas: {name}: give OWNER/REPO, such as ann/shop\n")
-    assert after.called() == []
-
-
 def test_only_credentials_of_ours_are_replaced_and_others_are_named(tmp_path: Path) -> None:
     older = [
         credential("theirs", "repo:me/Shop:ref:refs/heads/main"),
@@ -285,14 +277,6 @@ def test_reviewers_and_rules_that_people_made_stay(tmp_path: Path) -> None:
     assert after["protection_rules"] == [pause, review]
     assert after["deployment_branch_policy"]["custom_branch_policies"]
     assert "production lets the branch hotfix deploy too" in output
-
-
-def test_a_plan_of_github_that_is_too_small_is_named_with_what_to_do(tmp_path: Path) -> None:
-    for plan in ("Free", "Team"):
-        cloud(tmp_path, repositories={"me/Shop": {**REPOSITORY, "plan": plan}})
-        code, _, errors = sas("sign-in", "me/shop")
-        assert code == 1
-        assert "In a private one, environments need GitHub Pro, Team or Enterprise" in errors
 
 
 def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
