@@ -286,15 +286,15 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
     """
     address = "https://events.example/key"
     stale = {"SAS_SERVICE_BUS_SKU": "Premium", "THEIR_OWN": "stays"}
-    kept = {"production-plan": {"variables": stale, "deployment_branch_policy": None}}
-    kept["production"] = {
+    older = {"production-plan": {"variables": stale, "deployment_branch_policy": None}}
+    older["production"] = {
         "variables": {"SAS_OPERATOR_WEBHOOKS": address},
         "deployment_branch_policy": None,
     }
     after = cloud(
         tmp_path,
         azd={**VALUES, "SAS_OPERATOR_WEBHOOKS": address},
-        repositories={"me/Shop": {**REPOSITORY, "environments": kept}},
+        repositories={"me/Shop": {**REPOSITORY, "environments": older}},
     )
     assert sas("sign-in", "me/shop")[0] == 0
     needed = {
@@ -304,15 +304,15 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
         "SAS_DEPLOYER_PRINCIPAL_ID": "principal-client-0",
         **{name: text for name, text in VALUES.items() if name != "UNRELATED"},
     }
-    made = environments(after.state)
-    assert made["production"]["variables"] == needed
-    assert made["production-plan"]["variables"] == {**needed, "THEIR_OWN": "stays"}
-    for environment in made.values():
+    named = environments(after.state)
+    assert named["production"]["variables"] == needed
+    assert named["production-plan"]["variables"] == {**needed, "THEIR_OWN": "stays"}
+    for environment in named.values():
         assert environment["secrets"] == {"SAS_OPERATOR_WEBHOOKS": address}
     assert not [call for call in after.called() if address in " ".join(call.words)]
 
-    older = after.state["repositories"]
-    state, _ = signed_in(tmp_path, repositories=older)  # azd lacks the secret now
+    repositories = after.state["repositories"]
+    state, _ = signed_in(tmp_path, repositories=repositories)  # azd lacks the secret now
     assert [each["secrets"] for each in environments(state).values()] == [{}, {}]
 
 
