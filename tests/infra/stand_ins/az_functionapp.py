@@ -1,8 +1,8 @@
 """``az`` for a function app: its functions, and what it reads from a Key Vault.
 
 The state has ``functions`` (names), ``references`` (by the name of a secret, its status now),
-``read`` (the statuses after a refresh; without it, they stay) and ``slow`` (so many answers have the
-older statuses even then).
+``read`` (the statuses after a refresh; without it, they stay) and ``slow`` (so many answers have
+the older statuses even then).
 
 Sources: azure-cli 2.91, ``appservice/custom.py``, ``list_functions`` (it prints what the SDK
 returns: each name is APP/FUNCTION); azure-mgmt-web 11.0, ``ApiKVReferenceProperties`` and
