@@ -25,7 +25,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sas.deploy import owner

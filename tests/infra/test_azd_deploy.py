@@ -70,9 +70,9 @@ def test_a_deployment_that_azd_gives_up_says_what_azd_said(
 def test_secrets_are_read_again_before_a_deployment(
     zip_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Azure keeps for a day that it could not read one."""
+    """Azure keeps for a day that it could not read one, and needs a while to read it again."""
     missing = dict.fromkeys(READ, "SecretNotFound")
-    azure = cloud(tmp_path, monkeypatch, references=missing, read=READ)
+    azure = cloud(tmp_path, monkeypatch, references=missing, read=READ, slow=1)
     deploy(zip_path, SECRETS)
     assert azure.state["uploaded"] == [3]
 

@@ -109,14 +109,14 @@ def test_without_a_group_that_azure_refuses_nothing_is_deployed_and_an_owner_get
 def test_the_hook_after_provisioning_takes_the_steps_of_an_owner_or_hands_them_over(
     tmp_path: Path,
 ) -> None:
-    given = {**GIVEN, **OUTPUTS}
+    settings = {**GIVEN, **OUTPUTS}
     cloud = Cloud(tmp_path, groups=GROUP)
-    assert hook(given, tmp_path, "postprovision").returncode == 0
+    assert hook(settings, tmp_path, "postprovision").returncode == 0
     assert of_vault(cloud) == BOTH
     assert len(cloud.state["locks"]) == 1
 
     cloud = Cloud(tmp_path, groups=GROUP, forbidden=OF_OWNERS)
-    done = hook(given, tmp_path, "postprovision")
+    done = hook(settings, tmp_path, "postprovision")
     assert done.returncode == 0
     handed = [line.split()[1:4] for line in done.stderr.splitlines() if line.startswith("    az ")]
     assert handed == [["role", "assignment", "create"]] * 2 + [["lock", "create", "--name"]]
@@ -124,12 +124,12 @@ def test_the_hook_after_provisioning_takes_the_steps_of_an_owner_or_hands_them_o
 
     for lacking, rights in (("SAS_KEY_VAULT_NAME", 0), ("SAS_OPERATOR_PRINCIPAL_ID", 1)):
         cloud = Cloud(tmp_path, groups=GROUP, assignments=[])
-        assert hook({**given, lacking: ""}, tmp_path, "postprovision").returncode == 0
+        assert hook({**settings, lacking: ""}, tmp_path, "postprovision").returncode == 0
         assert len(of_vault(cloud)) == rights
 
     lock = {"name": "all", "level": "CanNotDelete", "scope": group_id("rg-shop")}
     cloud = Cloud(tmp_path, groups=GROUP, locks=[lock])
-    assert hook(given, tmp_path, "postprovision").returncode == 0
+    assert hook(settings, tmp_path, "postprovision").returncode == 0
     assert cloud.state["locks"] == [lock]
 
 

@@ -102,14 +102,6 @@ def test_the_subject_is_what_github_says_that_it_signs(tmp_path: Path) -> None:
             assert each["audiences"] == ["api://AzureADTokenExchange"]
 
 
-def test_a_repository_has_an_owner_and_a_name(tmp_path: Path) -> None:
-    after = cloud(tmp_path)
-    for name in ("shop", "https://github.com/me/shop", "me/shop/", "/shop"):
-        code, _, errors = sas("sign-in", name)
-        assert (code, errors) == (1, f"sas: {name}: give OWNER/REPO, such as ann/shop\n")
-    assert after.called() == []
-
-
 def test_only_credentials_of_ours_are_replaced_and_others_are_named(tmp_path: Path) -> None:
     older = [
         credential("theirs", "repo:me/Shop:ref:refs/heads/main"),
@@ -287,14 +279,6 @@ def test_reviewers_and_rules_that_people_made_stay(tmp_path: Path) -> None:
     assert "production lets the branch hotfix deploy too" in output
 
 
-def test_a_plan_of_github_that_is_too_small_is_named_with_what_to_do(tmp_path: Path) -> None:
-    for plan in ("Free", "Team"):
-        cloud(tmp_path, repositories={"me/Shop": {**REPOSITORY, "plan": plan}})
-        code, _, errors = sas("sign-in", "me/shop")
-        assert code == 1
-        assert "In a private one, environments need GitHub Pro, Team or Enterprise" in errors
-
-
 def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Path) -> None:
     """An address for alerts is a secret, which no list of processes and no log of a run shows.
 
@@ -302,15 +286,15 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
     """
     address = "https://events.example/key"
     stale = {"SAS_SERVICE_BUS_SKU": "Premium", "THEIR_OWN": "stays"}
-    kept = {"production-plan": {"variables": stale, "deployment_branch_policy": None}}
-    kept["production"] = {
+    older = {"production-plan": {"variables": stale, "deployment_branch_policy": None}}
+    older["production"] = {
         "variables": {"SAS_OPERATOR_WEBHOOKS": address},
         "deployment_branch_policy": None,
     }
     after = cloud(
         tmp_path,
         azd={**VALUES, "SAS_OPERATOR_WEBHOOKS": address},
-        repositories={"me/Shop": {**REPOSITORY, "environments": kept}},
+        repositories={"me/Shop": {**REPOSITORY, "environments": older}},
     )
     assert sas("sign-in", "me/shop")[0] == 0
     needed = {
@@ -320,15 +304,15 @@ def test_both_environments_have_the_values_of_azd_and_no_older_ones(tmp_path: Pa
         "SAS_DEPLOYER_PRINCIPAL_ID": "principal-client-0",
         **{name: text for name, text in VALUES.items() if name != "UNRELATED"},
     }
-    made = environments(after.state)
-    assert made["production"]["variables"] == needed
-    assert made["production-plan"]["variables"] == {**needed, "THEIR_OWN": "stays"}
-    for environment in made.values():
+    named = environments(after.state)
+    assert named["production"]["variables"] == needed
+    assert named["production-plan"]["variables"] == {**needed, "THEIR_OWN": "stays"}
+    for environment in named.values():
         assert environment["secrets"] == {"SAS_OPERATOR_WEBHOOKS": address}
     assert not [call for call in after.called() if address in " ".join(call.words)]
 
-    older = after.state["repositories"]
-    state, _ = signed_in(tmp_path, repositories=older)  # azd lacks the secret now
+    repositories = after.state["repositories"]
+    state, _ = signed_in(tmp_path, repositories=repositories)  # azd lacks the secret now
     assert [each["secrets"] for each in environments(state).values()] == [{}, {}]
 
 

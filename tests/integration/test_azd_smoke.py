@@ -37,36 +37,32 @@ async def smoke(system: Rig, azure: Cloud) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_a_deployment_is_tried_with_an_order_that_calls_nothing(tmp_path: Path) -> None:
-    azure = Cloud(tmp_path, functions=sorted(functions()))
-    async with rig() as system, system.host():
-        code, out, err = await smoke(system, azure)
+async def test_a_deployment_is_tried_with_an_order_that_calls_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(verb, "PAUSE_S", 0.1)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    names = sorted(functions())
+    async with rig() as system:
+        for name, value in system.settings.items():
+            monkeypatch.setenv(name, value)
+        place = LiveSystem()
+        for deployed, sentence in (
+            (names[1:], f"it lacks {names[0]}"),
+            (names, "order smoke-[0-9]+ did not come to its end: look at"),
+        ):
+            azure = Cloud(tmp_path, functions=deployed)
+            with pytest.raises(NotPossibleError, match=sentence):
+                await verb._smoke(place, expected=set(names), env=DEPLOYED)
+        await place.close()
+        async with system.host():
+            code, out, err = await smoke(system, azure)
         assert code == 0, out + err
         lines = out.splitlines()
         [order_id] = {line.split()[0] for line in lines if line.startswith("smoke-")}
         order = await system.store.load(order_id)
         assert order is not None
         assert (order.process_state, order.steps) == (OrderState.PROCESSED, ())
-        assert lines[0] == f"Azure has all {len(functions())} functions"
-        assert "submitted 1, completed 1" in out
+        assert lines[0] == f"Azure has all {len(names)} functions"
         assert lines[-1] == "The deployment works."
-
-
-async def test_a_deployment_that_does_not_work_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verb, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(verb, "PAUSE_S", 0.1)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    async with rig() as system:
-        for name, value in system.settings.items():
-            monkeypatch.setenv(name, value)
-        place = LiveSystem()
-        for names, sentence in (
-            (["submission"], "it lacks scheduler"),
-            (["submission", "scheduler"], "order smoke-[0-9]+ did not come to its end: look at"),
-        ):
-            Cloud(tmp_path, functions=names)
-            with pytest.raises(NotPossibleError, match=sentence):
-                await verb._smoke(place, expected={"submission", "scheduler"}, env=DEPLOYED)
-        await place.close()

@@ -1,7 +1,8 @@
 """``az`` for a function app: its functions, and what it reads from a Key Vault.
 
-The state has ``functions`` (names), ``references`` (by the name of a secret, its status now) and
-``read`` (the statuses after a refresh; without it, they stay).
+The state has ``functions`` (names), ``references`` (by the name of a secret, its status now),
+``read`` (the statuses after a refresh; without it, they stay) and ``slow`` (so many answers have
+the older statuses even then).
 
 Sources: azure-cli 2.91, ``appservice/custom.py``, ``list_functions`` (it prints what the SDK
 returns: each name is APP/FUNCTION); azure-mgmt-web 11.0, ``ApiKVReferenceProperties`` and
@@ -28,11 +29,15 @@ def _list(state: State, call: Call) -> list[dict[str, Any]]:
 def _refresh(state: State, call: Call) -> None:
     if f"{REFERENCES}/refresh?api-version=" not in call.options["--url"]:
         raise Refused(f"Not Found({call.options['--url']})")
-    state["references"] |= state.get("read", {})
+    state["refreshed"] = True
 
 
 def _references(state: State, call: Call) -> dict[str, Any]:
     site = call.options["--url"].partition("?")[0]
+    if state.get("slow"):
+        state["slow"] -= 1
+    elif state.get("refreshed"):
+        state["references"] |= state.get("read", {})
     return {
         "value": [
             {

@@ -1,8 +1,8 @@
 """``gh``: the settings of repositories, and the tags of others.
 
 The state has ``repositories`` (by the name as GitHub spells it): ``sub`` (the answer about OIDC
-subjects), ``environments`` (by name: the members of the answer, policies, variables and secrets),
-``plan`` (of a private repository, too small for what is asked) and ``tags`` (by name, the commit).
+subjects), ``environments`` (by name: the members of the answer, policies, variables and secrets)
+and ``tags`` (by name, the commit).
 Names of repositories are found without case. Sources:
 docs.github.com, rest, and cli/cli.
 """
@@ -17,14 +17,6 @@ from tests.infra.stand_ins import Call, Refused, Rules, State
 
 OURS = {"policies", "variables", "secrets"}
 """What the state has in an environment, and the answer has not."""
-PLANS = {
-    "Free": "gh: Not Found (HTTP 404)",  # no source says what it is
-    "Team": (
-        "gh: Failed to create the environment protection rule. Please ensure the billing plan "
-        "supports the required reviewers protection rule. (HTTP 422)"
-    ),
-}
-"""What a private repository answers to a rule that its plan lacks: backstage issue 28977."""
 
 
 def _repository(state: State, name: str) -> tuple[str, dict[str, Any]]:
@@ -60,8 +52,6 @@ def _environment(
 ) -> object:
     environments = repository.setdefault("environments", {})
     if method == "PUT":
-        if repository.get("plan"):
-            raise Refused(PLANS[repository["plan"]])
         return _put(environments, match[1], body)
     if match[1] not in environments:
         raise Refused("gh: Not Found (HTTP 404)")
