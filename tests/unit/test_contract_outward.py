@@ -276,7 +276,7 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
 ) -> None:
     body = AlertMessage(
         kind=kind.value,
-        at="t",
+        at="2026-03-01T12:00:00.000000Z",
         text="look",
         id="x/alert",
         order_id="A b",
