@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from sas.domain.change import StepDue
 from sas.domain.order import OrderState
 from sas.ports import ConflictError, HeldMessage, Message, SharedValue, StateStore, Summary
@@ -199,6 +201,16 @@ async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> No
     assert await store.acquire_lease(LEASE, "two", later + 30 * SECOND, later)
     assert not await store.acquire_lease(LEASE, "one", later + 60 * SECOND, later)
     assert await store.acquire_lease("another", "one", later, NOW)
+
+
+async def test_a_shared_value_changes_only_under_the_token_that_was_read(store: StateStore) -> None:
+    first = await store.write_shared("c", '{"a": "ä"}', None)
+    with pytest.raises(ConflictError):
+        await store.write_shared("c", "other", None)
+    second = await store.write_shared("c", "2", first.token)
+    with pytest.raises(ConflictError):
+        await store.write_shared("c", "3", first.token)
+    assert await store.read_shared("c") == second
 
 
 @paged
