@@ -48,7 +48,7 @@ EDGE = (
         path=_TABLE,
         old="            etag=etag,\n            match_condition=MatchConditions.IfNotModified,\n",
         new="",
-        tests=(f"{_STORE}shared_values.py", _INDEXES),
+        tests=(_INDEXES,),
     ),
     Mutant(
         name="a new order overwrites the one that is there",

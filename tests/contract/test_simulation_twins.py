@@ -52,32 +52,6 @@ async def test_sleepers_wake_in_the_order_of_their_times_each_at_its_own() -> No
     await asyncio.gather(*tasks)
 
 
-async def test_what_a_woken_sleeper_sleeps_next_counts_from_its_own_time() -> None:
-    clock = VirtualClock()
-    ticks: list[float] = []
-
-    async def ticker() -> None:
-        for _ in range(4):
-            await clock.sleep(10)
-            ticks.append((clock.now() - START).total_seconds())
-
-    task = asyncio.create_task(ticker())
-    await clock.advance(1000)
-    assert ticks == [10, 20, 30, 40]
-    await task
-
-
-async def test_a_run_needs_no_waiting_and_takes_the_virtual_time_it_takes() -> None:
-    clock = VirtualClock()
-
-    async def work() -> str:
-        await clock.sleep(3600)
-        return "done"
-
-    assert await clock.run(work()) == "done"
-    assert clock.now() == START + timedelta(hours=1)
-
-
 async def test_a_run_that_can_never_end_is_reported() -> None:
     clock = VirtualClock()
     with pytest.raises(RuntimeError, match="this never ends"):
@@ -132,43 +106,6 @@ async def test_a_store_fails_when_asked_to_and_only_then() -> None:
     assert await store.commit(first) == first.after
 
 
-async def test_a_plan_decides_the_fault_of_each_operation() -> None:
-    store = MemoryStore()
-    operations: list[tuple[str, str]] = []
-
-    def plan(operation: str, key: str) -> StoreFault | None:
-        operations.append((operation, key))
-        return StoreFault.UNAVAILABLE if len(operations) == 2 else None
-
-    store.plan = plan
-    await store.commit(cases.submitted("order-1"))
-    with pytest.raises(StoreUnavailableError):
-        await store.due("0a", cases.NOW, 1)
-    assert operations == [("commit", "order-1"), ("due", "0a")]
-
-
-async def test_a_rival_comes_between_where_the_store_pauses() -> None:
-    store = MemoryStore()
-    order = await store.commit(cases.submitted("order-1"))
-    gate = asyncio.Event()
-
-    async def pause(*_about: str) -> None:
-        await gate.wait()
-
-    store.pause = pause
-    slow = asyncio.create_task(store.commit(cases.claimed(order)))
-    await asyncio.sleep(0)
-    store.pause = _at_once
-    await store.commit(cases.claimed(order))
-    gate.set()
-    with pytest.raises(ConflictError):
-        await slow
-
-
-async def _at_once(*_about: str) -> None:
-    return None
-
-
 async def test_a_bus_fails_when_asked_to_and_a_lost_answer_was_sent() -> None:
     bus = MemoryBus(VirtualClock())
     bus.declare("scheduler")
@@ -200,28 +137,3 @@ async def test_an_expired_message_is_kept_apart_and_a_queue_may_shorten_lives() 
     await clock.advance(1)
     assert bus.take("agent-a") is None
     assert [queued.message.message_id for queued in bus.queues["agent-a"].expired] == ["1"]
-
-
-async def test_a_repeated_id_is_detected_within_the_window_and_not_after() -> None:
-    clock = VirtualClock()
-    bus = MemoryBus(clock)
-    bus.declare("scheduler", duplicate_window=timedelta(seconds=10))
-    message = Message("scheduler", "1", b"{}")
-    await bus.send([message, message])
-    await clock.advance(9.9)
-    await bus.send([message])
-    assert len(bus.messages("scheduler")) == 1
-    await clock.advance(0.1)
-    await bus.send([message])
-    assert len(bus.messages("scheduler")) == 2
-
-
-async def test_a_scheduled_message_is_visible_from_its_time_on() -> None:
-    clock = VirtualClock()
-    bus = MemoryBus(clock)
-    bus.declare("scheduler")
-    at = START + timedelta(seconds=7)
-    await bus.send([Message("scheduler", "1", b"{}", scheduled_at=at)])
-    assert bus.take("scheduler") is None
-    await clock.advance_to(at)
-    assert bus.take("scheduler") is not None

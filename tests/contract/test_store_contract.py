@@ -107,6 +107,18 @@ async def test_our_own_write_overtaken_by_a_rival_is_a_success_and_its_token_is_
     assert await store.load("order-1") == rival
 
 
+async def test_a_rejected_order_keeps_its_id_until_it_is_submitted_again(
+    store: StateStore,
+) -> None:
+    rejected = await store.commit(cases.rejected("order-1"))
+    assert await store.load("order-1") == rejected
+    with pytest.raises(ConflictError):
+        await store.commit(cases.submitted("order-1"))
+    revived = await store.commit(cases.revived(rejected))
+    assert await store.load("order-1") == revived
+    assert (revived.seq, revived.details.payload) == (2, "submitted anew")
+
+
 @paged
 async def test_the_journal_is_read_oldest_first_past_ten_entries(store: StateStore) -> None:
     order = await store.commit(cases.submitted("order-1"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
-from sas.domain.change import StepDue
+import pytest
+
+from sas.domain.change import OutDue, StepDue, due_rows
 from sas.domain.order import OrderState
 from sas.ports import ConflictError, HeldMessage, Message, SharedValue, StateStore, Summary
 from tests.contract import cases
@@ -14,6 +17,26 @@ from tests.contract.conftest import paged
 from tests.contract.store_kit import FAR, due_of, neighbours, shard
 
 LEASE = "supervisor"
+
+
+async def test_due_rows_follow_every_commit_and_an_out_row_stays_until_its_messages_are_sent(
+    store: StateStore,
+) -> None:
+    first = cases.with_deadline(cases.submitted("order-1"), NOW + 3600 * SECOND)
+    order = await store.commit(first)
+    assert await due_of(store, "order-1") == due_rows(order)
+    order = await store.commit(replace(cases.claimed(order), out_at=NOW - SECOND))
+    out = OutDue(NOW - SECOND, "order-1", 2)
+    assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
+    for _ in range(2):
+        await store.remove_due(out)
+        assert await due_of(store, "order-1") == due_rows(order)
+    for step in range(3):
+        order = await store.commit(cases.answered(order, step))
+        assert await due_of(store, "order-1") == due_rows(order)
+    order = await store.commit(cases.undone(order))
+    order = await store.commit(cases.with_deadline(cases.fenced(order, "dead-letters:1"), None))
+    assert await due_of(store, "order-1") == due_rows(order) != set()
 
 
 async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStore) -> None:
@@ -199,6 +222,16 @@ async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> No
     assert await store.acquire_lease(LEASE, "two", later + 30 * SECOND, later)
     assert not await store.acquire_lease(LEASE, "one", later + 60 * SECOND, later)
     assert await store.acquire_lease("another", "one", later, NOW)
+
+
+async def test_a_shared_value_changes_only_under_the_token_that_was_read(store: StateStore) -> None:
+    first = await store.write_shared("c", '{"a": "ä"}', None)
+    with pytest.raises(ConflictError):
+        await store.write_shared("c", "other", None)
+    second = await store.write_shared("c", "2", first.token)
+    with pytest.raises(ConflictError):
+        await store.write_shared("c", "3", first.token)
+    assert await store.read_shared("c") == second
 
 
 @paged

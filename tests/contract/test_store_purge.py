@@ -73,6 +73,21 @@ async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) 
     assert [order.order_id for order in listed] == sorted(neighbours(3))[:2]
 
 
+async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(
+    store: StateStore,
+) -> None:
+    order = await finished(store)
+    assert await store.purge(order)
+    with pytest.raises(ConflictError):
+        await store.commit(cases.undone(order, ONE))
+    assert await store.load("order-1") is None
+    later = await store.commit(cases.submitted("order-1", ONE))
+    with pytest.raises(ConflictError):  # by the token alone: no journal row of that seq is there
+        await store.commit(cases.undone(order, ONE))
+    assert await loaded(store, "order-1") == later
+    assert [entry.seq for entry in await store.journal("order-1")] == [1]
+
+
 async def test_an_unfinished_order_and_one_in_error_are_never_removed(store: StateStore) -> None:
     order = await store.commit(cases.submitted("order-1", ONE))
     with pytest.raises(IllegalMoveError):

@@ -856,6 +856,14 @@ def test_a_step_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as
 
 
 @in_every_graph
+def test_an_undo_waits_for_no_step_that_is_out(graph: Graph) -> None:
+    for edge in graph.edges:
+        if edge.event.name == "undo":
+            out = [step for step in edge.after.steps if step.process_state is StepState.PROCESSING]
+            assert not out, str(edge)
+
+
+@in_every_graph
 def test_a_cancelled_order_ends_compensated_or_in_error_for_an_undo_that_failed(
     graph: Graph,
 ) -> None:

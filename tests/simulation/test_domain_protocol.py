@@ -1,7 +1,7 @@
 """The decisions keep the rules under every fault of messages: see domain_protocol_check.
 
-Each promise is one test over its small models, and a long one over larger ones. A larger model is
-here only if it has what no smaller one has: a second step beside the first, or one more fault.
+Each promise is one test over its small models, and a long one for each larger model. A larger model
+is here only if it has what no smaller one has: a second step beside the first, or one more fault.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ def scopes(
 
 
 def explored(small: Sequence[Scope], large: Sequence[Scope] = ()) -> pytest.MarkDecorator:
-    """Let a test explore its small models, and its large ones where long tests run."""
-    sizes = [pytest.param(small, id="small")]
-    if large:
-        sizes.append(pytest.param(large, id="large", marks=pytest.mark.long))
-    return pytest.mark.parametrize("models", sizes)
+    """Let a test explore its small models, and each large one where long tests run."""
+    sizes = [pytest.param([model], id=model().scope, marks=pytest.mark.long) for model in large]
+    return pytest.mark.parametrize("models", [pytest.param(small, id="small"), *sizes])
 
 
 def check(models: Sequence[Scope]) -> None:

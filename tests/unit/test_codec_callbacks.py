@@ -33,6 +33,7 @@ from sas.features.callbacks.codec import (
     to_callback_result,
 )
 from sas.features.callbacks.rules import CallbackResult
+from tests.each import each
 from tests.unit.contract_files import load, validator
 
 OLD, NEW, OTHER = "old-key-" * 5, "new-key-" * 5, "other-key-" * 4
@@ -77,7 +78,7 @@ def test_a_token_with_one_character_changed_is_forged(place: int, character: str
             KEYS.read(changed)
 
 
-@pytest.mark.parametrize("length", [0, 1, len(TOKEN) // 2, len(TOKEN) - 1])
+@each([0, 1, len(TOKEN) // 2, len(TOKEN) - 1])
 def test_a_token_cut_off_anywhere_is_forged(length: int) -> None:
     with pytest.raises(ForgedError):
         KEYS.read(TOKEN[:length])
@@ -116,8 +117,7 @@ def test_keys_show_in_no_text() -> None:
     assert NEW not in repr(KEYS) + str(KEYS)
 
 
-@pytest.mark.parametrize(
-    ("header", "token"),
+@each(
     [
         ("Bearer a.b", "a.b"),
         ("bearer  a.b ", "a.b"),
@@ -126,7 +126,7 @@ def test_keys_show_in_no_text() -> None:
         ("Bearer ", None),
         ("", None),
         (None, None),
-    ],
+    ]
 )
 def test_a_bearer_token_is_read_from_its_header(header: str | None, token: str | None) -> None:
     assert bearer(header) == token
@@ -169,15 +169,14 @@ def test_a_result_that_was_offloaded_is_a_payload_reference() -> None:
     assert to_callback_result(apart).result == PayloadRef(ref.sha256, ref.size, ref.chunks)
 
 
-@pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])
+@each([None, {"code": "refused", "message": "no"}])
 def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> None:
     result = to_callback_result(message(outcome="refused", error=error))
     assert result.result is None
     assert result.fault in {Fault("refused", "no"), Fault("refused", "the callback gave no reason")}
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
+@each(
     [
         ({"outcome": "perhaps"}, "invalid"),
         ({"outcome": None}, "invalid"),
@@ -185,7 +184,7 @@ def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> N
         ({"error": {"code": "x"}}, "invalid"),
         ({"result": "x" * (RESULT_BYTES_MAX + 1)}, "result-too-large"),
         ({"result": "x" * CALLBACK_BYTES_MAX}, "too-large"),
-    ],
+    ]
 )
 def test_a_callback_that_is_none_is_refused_with_a_reason(
     changes: dict[str, Any], reason: str
@@ -195,8 +194,7 @@ def test_a_callback_that_is_none_is_refused_with_a_reason(
     assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
+@each(
     [
         (b"", "not-json"),
         (b"\xff", "not-utf-8"),
@@ -205,7 +203,7 @@ def test_a_callback_that_is_none_is_refused_with_a_reason(
         (b'{"outcome":"done","result":NaN}', "not-finite"),
         (b'{"outcome":"done","token":"t"}', "invalid"),
         (b'{"outcome":"done","result":' + b"[" * 31 + b"]" * 31 + b"}", "too-deep"),
-    ],
+    ]
 )
 def test_a_body_that_is_none_is_refused_with_a_reason(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedError) as caught:
@@ -243,8 +241,7 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
     assert f"{RESULT_BYTES_MAX:,} bytes, {CONTENT_DEPTH_MAX} levels" in description
 
 
-@pytest.mark.parametrize(
-    "changes",
+@each(
     [
         {},
         {"result": None},
@@ -254,7 +251,7 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
         {"error": {"code": "a"}},
         {"error": {"code": "a", "message": 1}},
         {"error": "lost"},
-    ],
+    ]
 )
 def test_the_schema_and_the_code_take_and_refuse_the_same(changes: dict[str, Any]) -> None:
     body = body_of(**changes)

@@ -32,6 +32,7 @@ from sas.domain.content import ref_of
 from sas.domain.messages import Outcome, Reply, Verb
 from sas.domain.order import Direction, Fault
 from sas.ports import FORMAT, OtherVersionError
+from tests.each import each
 
 COMPLETE_BY = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 ANY: Any = Internal
@@ -112,7 +113,7 @@ MESSAGES: dict[str, Internal] = {
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@each(list(MESSAGES))
 def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
     message = MESSAGES[name]
     body = encode(message)
@@ -122,7 +123,7 @@ def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
     assert encode(copy) == body
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@each(list(MESSAGES))
 def test_an_unknown_member_is_refused(name: str) -> None:
     members = json.loads(encode(MESSAGES[name]))
     contents = {"order", "own_result", "results", "result_refs", "input", "result"}
@@ -136,7 +137,7 @@ def test_an_unknown_member_is_refused(name: str) -> None:
     decode(json.dumps(members).encode(), ANY)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@each(list(MESSAGES))
 def test_a_message_of_a_newer_format_is_left_to_a_newer_instance(name: str) -> None:
     members = json.loads(encode(MESSAGES[name]))
     for other in ({}, {"kind": "greeting"}, {"step": "text"}, {"id": None}, {"newly": 1}):
@@ -145,7 +146,7 @@ def test_a_message_of_a_newer_format_is_left_to_a_newer_instance(name: str) -> N
             decode(json.dumps(newer).encode(), ANY)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@each(list(MESSAGES))
 def test_a_wrong_format_kind_or_id_is_refused(name: str) -> None:
     members = json.loads(encode(MESSAGES[name]))
     mistakes: list[dict[str, Any]] = [
@@ -158,7 +159,7 @@ def test_a_wrong_format_kind_or_id_is_refused(name: str) -> None:
         assert caught.value.reason == "invalid"
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@each(list(MESSAGES))
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     members = json.loads(encode(MESSAGES[name]))
     optional = {"order", "results", "own_result", "result", "error"}
@@ -170,14 +171,13 @@ def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
             decode(json.dumps(lacking).encode(), ANY)
 
 
-@pytest.mark.parametrize(
-    ("member", "value", "reason"),
+@each(
     [
         ("order_id", "a/b", "invalid-order-id"),
         ("order_id", "", "invalid-order-id"),
         ("id", "", "invalid"),
         ("id", "x" * 201, "invalid"),
-    ],
+    ]
 )
 def test_an_id_that_cannot_be_one_is_refused(member: str, value: str, reason: str) -> None:
     members = json.loads(encode(MESSAGES["wake"]))
@@ -227,7 +227,7 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("reply", REPLIES, ids=["done", "undone", "refused"])
+@each(REPLIES)
 def test_a_reply_of_the_domain_travels_and_comes_back_unchanged(reply: Reply) -> None:
     assert to_reply(decode(encode(from_reply(reply, 1)), ReplyMessage)) == reply
 
@@ -284,8 +284,7 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
     assert b'"result":' not in body
 
 
-@pytest.mark.parametrize(
-    ("reference", "why"),
+@each(
     [
         ({"sha256": "0" * 63, "size": 1, "chunks": 1}, "invalid"),
         ({"sha256": "G" * 64, "size": 1, "chunks": 1}, "invalid"),
@@ -293,7 +292,7 @@ def test_a_large_result_travels_as_a_payload_reference() -> None:
         ({"sha256": "0" * 64, "size": 1, "chunks": 0}, "invalid"),
         ({"sha256": "0" * 64, "size": 1, "chunks": 100}, "invalid"),
         ({"sha256": "0" * 64, "size": RESULT_BYTES_MAX + 1, "chunks": 2}, "result-too-large"),
-    ],
+    ]
 )
 def test_a_wrong_payload_reference_is_refused(reference: dict[str, Any], why: str) -> None:
     members = json.loads(
@@ -309,7 +308,7 @@ def test_a_wrong_payload_reference_is_refused(reference: dict[str, Any], why: st
     assert caught.value.reason == why
 
 
-@pytest.mark.parametrize("verb", Verb)
+@each(Verb)
 def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
     message = CommandMessage(id="c-1", order_id="A", verb=verb.value, seq=4, by="anna")
     command = to_command(decode(encode(message), CommandMessage))
@@ -317,7 +316,7 @@ def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
     assert (command.seq, command.by) == (4, "anna")
 
 
-@pytest.mark.parametrize("by", ["", "a\nb", "a\x1b[2J", "x" * 101])
+@each(["", "a\nb", "a\x1b[2J", "x" * 101])
 def test_the_name_of_an_operator_is_one_line_that_any_journal_can_show(by: str) -> None:
     message = CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by=by)
     with pytest.raises(MalformedError, match=r"\$\.by"):

@@ -20,6 +20,7 @@ from sas.codec.orders import (
     salvage,
 )
 from sas.codec.strict import DESCRIPTION_LENGTH_MAX, MalformedError
+from tests.each import each
 from tests.unit.codec_cases import BAD, FINE, FORBIDDEN_IN_IDS, GOOD, body
 
 
@@ -29,7 +30,7 @@ def refused(message: bytes) -> MalformedError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", BAD)
+@each(list(BAD))
 def test_every_bad_message_is_refused_with_its_reason(name: str) -> None:
     message, reason = BAD[name]
     error = refused(message)
@@ -38,7 +39,7 @@ def test_every_bad_message_is_refused_with_its_reason(name: str) -> None:
     assert str(error) == error.description
 
 
-@pytest.mark.parametrize("name", FINE)
+@each(list(FINE))
 def test_every_fine_message_is_taken_and_its_order_kept_to_the_byte(name: str) -> None:
     message = FINE[name]
     submission = parse_order(message, "m-1")
@@ -46,7 +47,7 @@ def test_every_fine_message_is_taken_and_its_order_kept_to_the_byte(name: str) -
     assert json.loads(submission.payload) == json.loads(message)["order"]
 
 
-@pytest.mark.parametrize("character", FORBIDDEN_IN_IDS, ids=lambda c: f"U+{ord(c):04X}")
+@each(FORBIDDEN_IN_IDS)
 def test_an_id_with_a_character_that_no_name_can_hold_is_refused(character: str) -> None:
     error = refused(body(order_id=f"A{character}1"))
     assert error.reason == "invalid-order-id"
@@ -89,11 +90,7 @@ def test_a_message_of_exactly_the_bound_is_taken_and_one_byte_more_is_not() -> N
         parse_order(body(order={"note": "x" * 1024}), "m", bytes_max=1024)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [b'"' + b'\\"' * 130_000, b'"' * 260_000, b'{"a' * 80_000, b"\\" * 260_000, b"[]" * 130_000],
-    ids=["escaped quotes", "quotes", "braces", "backslashes", "pairs"],
-)
+@each([b'"' + b'\\"' * 130_000, b'"' * 260_000, b'{"a' * 80_000, b"\\" * 260_000, b"[]" * 130_000])
 def test_no_message_can_make_the_parser_slow(message: bytes) -> None:
     started = time.process_time()
     refused(message)
@@ -101,23 +98,20 @@ def test_no_message_can_make_the_parser_slow(message: bytes) -> None:
     assert time.process_time() - started < 2.0
 
 
-@pytest.mark.parametrize(
-    "message",
+@each(
     [
         body(**{"x" * 200_000: 1}),
         body(order_id="/" * 200_000),
         body(workflow="w" * 200_000),
         body()[:-1] + b',"' + b"k" * 99_000 + b'":1,"' + b"k" * 99_000 + b'":1}',
         body(order={"n": 0}).replace(b"0}", b"1" * 200_000 + b".5e999}"),
-    ],
-    ids=["member", "id", "workflow", "duplicate", "number"],
+    ]
 )
 def test_a_refusal_stays_short_whatever_the_sender_wrote(message: bytes) -> None:
     assert len(refused(message).description) <= DESCRIPTION_LENGTH_MAX
 
 
-@pytest.mark.parametrize(
-    ("first", "other"),
+@each(
     [
         (body(order={"a": 1, "b": [1, 2]}), body(order={"b": [1, 2], "a": 1})),
         (body(order={"a": 1}), json.dumps(GOOD | {"order": {"a": 1}}, indent=3).encode()),
@@ -126,23 +120,21 @@ def test_a_refusal_stays_short_whatever_the_sender_wrote(message: bytes) -> None
         (body(), body(workflow_version=1)),
         (body(order={"a": "ü"}), body(order={"a": "X"}).replace(b"X", "ü".encode())),
         (body(order={"a": 100.0}), body(order={"a": 100.0}).replace(b"100.0", b"1e2")),
-    ],
-    ids=["order of members", "spaces", "correlation", "submission", "version", "escapes", "1e2"],
+    ]
 )
 def test_the_same_order_sent_in_another_way_has_the_same_hash(first: bytes, other: bytes) -> None:
     assert first != other
     assert parse_order(first, "m-1").content_hash == parse_order(other, "m-2").content_hash
 
 
-@pytest.mark.parametrize(
-    "other",
+@each(
     [
         body(order={"customer_id": "ANATR"}),
         body(order={}),
         body(order={"customer_id": "ALFKI", "more": None}),
         body(workflow="order-with-care"),
         body(reply_queue="responses-mobile"),
-    ],
+    ]
 )
 def test_another_order_under_the_same_id_has_another_hash(other: bytes) -> None:
     assert parse_order(body(), "m").content_hash != parse_order(other, "m").content_hash

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 from datetime import UTC, datetime
+from itertools import product
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from sas.codec.internal import INLINE_BYTES_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.codec.strict import MalformedError
 from sas.domain.messages import Notice
+from tests.each import each
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -69,8 +71,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("bytes_max", [KEPT_BYTES_MAX, WHOLE_BYTES_MAX])
-@pytest.mark.parametrize("name", BODIES)
+@each(product(list(BODIES), [KEPT_BYTES_MAX, WHOLE_BYTES_MAX]))
 def test_of_a_rejected_body_the_first_bytes_are_kept_with_the_size_and_hash_of_the_whole(
     name: str, bytes_max: int
 ) -> None:
@@ -86,7 +87,7 @@ def test_of_a_rejected_body_the_first_bytes_are_kept_with_the_size_and_hash_of_t
     assert len(first) > min(len(body), bytes_max) - 4  # a character that was cut is left out
 
 
-@pytest.mark.parametrize("name", BODIES)
+@each(list(BODIES))
 def test_a_rejected_message_fits_the_bus_even_where_all_is_escaped(name: str) -> None:
     escaped = "\x01"
     worst = dataclasses.replace(
@@ -125,13 +126,13 @@ def notification(**members: str) -> Notification:
     )
 
 
-@pytest.mark.parametrize("notice", Notice)
+@each(Notice)
 def test_a_type_names_its_notice(notice: Notice) -> None:
     assert notice_of(event_type(notice)) == notice.value
     assert event_type(notice).startswith("sas.order.")
 
 
-@pytest.mark.parametrize("unusable", ["", "a\nb", "\x7f", "\x9f"])
+@each(["", "a\nb", "\x7f", "\x9f"])
 def test_a_subject_that_cloudevents_forbids_is_left_out(unusable: str) -> None:
     assert "subject" not in json.loads(encode(notification(subject=unusable)))
     assert json.loads(encode(notification(subject="a/b ü")))["subject"] == "a/b ü"
@@ -157,10 +158,7 @@ def test_a_notification_reads_back_as_it_was_sent() -> None:
     assert encode(decode_notification(encode(original))) == encode(original)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"\xff", b"null", b"[]", b"{}", b'{"specversion":"1.0"}', encode(notification())[:-1]],
-)
+@each([b"", b"\xff", b"null", b"[]", b"{}", b'{"specversion":"1.0"}', encode(notification())[:-1]])
 def test_a_message_that_is_not_a_notification_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedError):
         decode_notification(body)

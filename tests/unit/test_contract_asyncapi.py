@@ -7,19 +7,19 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from sas.codec.external import CLOUDEVENTS_TYPE, event_type
 from sas.domain.messages import Notice
 from sas.domain.queues import Queues
+from tests.each import each
 from tests.unit.contract_files import FOLDER, SCHEMAS, errors, load, references, validator
 
 API = load("asyncapi.json")
 README = (FOLDER / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
+@each(SCHEMAS)
 def test_every_schema_is_one_and_its_examples_keep_to_it(path: Path) -> None:
     schema = load(path.name)
     Draft202012Validator.check_schema(schema)
@@ -37,7 +37,7 @@ def resolved(reference: str, name: str) -> Any:
     return node
 
 
-@pytest.mark.parametrize("name", ["asyncapi.json", *(path.name for path in SCHEMAS)])
+@each(["asyncapi.json", *(path.name for path in SCHEMAS)])
 def test_every_reference_leads_somewhere(name: str) -> None:
     links = list(references(load(name)))
     standalone_names = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}

@@ -11,13 +11,13 @@ from typing import Any
 import azure.functions
 import azure.functions.servicebus as trigger
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.codec.orders import OrderMessage, parse_order
 from sas.codec.strict import MalformedError
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
+from tests.each import each
 from tests.unit.codec_cases import BAD, FINE, FORBIDDEN_IN_IDS, GOOD, body
 from tests.unit.contract_files import load, validator
 
@@ -67,31 +67,31 @@ REPLY_QUEUES = {
 }
 
 
-@pytest.mark.parametrize("name", REPLY_QUEUES)
+@each(list(REPLY_QUEUES))
 def test_code_and_schema_agree_on_reply_queues(name: str) -> None:
     message = body(reply_queue=name)
     assert code_takes(message) is schema_takes(message) is REPLY_QUEUES[name]
 
 
-@pytest.mark.parametrize("name", FINE)
+@each(list(FINE))
 def test_code_and_schema_both_take_what_is_fine(name: str) -> None:
     assert code_takes(FINE[name])
     assert schema_takes(FINE[name])
 
 
-@pytest.mark.parametrize("name", [n for n, (_, reason) in BAD.items() if reason not in TEXT_LEVEL])
+@each([n for n, (_, reason) in BAD.items() if reason not in TEXT_LEVEL])
 def test_code_and_schema_both_refuse_what_is_bad(name: str) -> None:
     assert not code_takes(BAD[name][0])
     assert not schema_takes(BAD[name][0])
 
 
-@pytest.mark.parametrize("reason", sorted(TEXT_LEVEL - {"not-json", "not-utf-8"}))
+@each(sorted(TEXT_LEVEL - {"not-json", "not-utf-8"}))
 def test_the_readme_states_the_rules_that_no_schema_can_express(reason: str) -> None:
     readme = (Path(__file__).parents[2] / "docs" / "contract" / "README.md").read_text("utf-8")
     assert f"`{reason}`" in readme
 
 
-@pytest.mark.parametrize("character", FORBIDDEN_IN_IDS, ids=lambda c: f"U+{ord(c):04X}")
+@each(FORBIDDEN_IN_IDS)
 def test_code_and_schema_agree_on_every_forbidden_character(character: str) -> None:
     for order_id in (f"A{character}1", f"A{character}", f"{character}1", character):
         assert not code_takes(body(order_id=order_id))
@@ -122,7 +122,7 @@ def test_the_schema_takes_each_order_id_that_the_code_takes_and_no_other_of_asci
     assert code_takes(message) or not (schema_takes(message) and order_id.isascii())
 
 
-@pytest.mark.parametrize(("count", "is_accepted"), [(50, True), (51, False), (100, False)])
+@each([(50, True), (51, False), (100, False)])
 def test_the_schema_takes_more_characters_that_count_two_and_documents_the_limit(
     count: int, is_accepted: bool
 ) -> None:

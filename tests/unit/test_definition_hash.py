@@ -6,10 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.features.version_check import definition_hash, value_name
+from tests.each import each
 
 STEPS = (
     Step("reserve", agent="stock", undo=Undo()),
@@ -35,8 +34,7 @@ def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
     assert definition_hash(BASE).startswith("fb6493ce9544f88c")
 
 
-@pytest.mark.parametrize(
-    "changed",
+@each(
     [
         replace(BASE, name="orders"),
         replace(BASE, version=2),
@@ -49,7 +47,7 @@ def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
         with_step(2, undo=Undo()),
         with_step(2, after=("reserve",)),
         with_step(0, alternatives=("warehouse",)),
-    ],
+    ]
 )
 def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
     assert definition_hash(changed) != definition_hash(BASE)
@@ -67,8 +65,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
     assert len({definition_hash(workflow) for workflow in workflows}) == len(workflows)
 
 
-@pytest.mark.parametrize(
-    "tuned",
+@each(
     [
         with_step(0, time_allowed=timedelta(seconds=5)),
         with_step(0, failures_max=9),
@@ -80,7 +77,7 @@ def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
         replace(BASE, pickup=timedelta(seconds=5)),
         replace(BASE, deadline=timedelta(hours=1)),
         replace(BASE, alert_after=timedelta(hours=1)),
-    ],
+    ]
 )
 def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
     assert definition_hash(tuned) == definition_hash(BASE)

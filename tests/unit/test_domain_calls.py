@@ -8,6 +8,7 @@ import pytest
 
 from sas.domain.calls import CALL_MOVES, CARRIED, CallEvent, CallState, after
 from sas.domain.moves import IllegalMoveError
+from tests.each import each
 
 LEGAL = {(move.before, move.event): move.after for move in CALL_MOVES}
 ENDS = {CallState.ANSWERED, CallState.CUT_OFF, CallState.SUPERSEDED}
@@ -29,7 +30,7 @@ def walks(length: int) -> list[tuple[list[CallEvent], CallState]]:
     return walks
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(CallState, CallEvent)))
+@each(list(itertools.product(CallState, CallEvent)))
 def test_each_state_meets_each_event_as_the_table_says_or_refuses_it(
     state: CallState, event: CallEvent
 ) -> None:
@@ -72,7 +73,7 @@ def test_nothing_follows_an_end_and_every_other_state_can_be_left() -> None:
     assert {move.before for move in CALL_MOVES} == set(CallState) - ENDS
 
 
-@pytest.mark.parametrize("state", [CallState.QUEUED, *(s for s in CallState if s in CARRIED)])
+@each([CallState.QUEUED, *(s for s in CallState if s in CARRIED)])
 def test_a_carried_state_meets_all_that_may_happen_to_a_message(state: CallState) -> None:
     """A copy of a message must not come back in a state that its delivery cannot leave."""
     for event in (

@@ -32,6 +32,7 @@ from sas.domain.order import (
     UndoStatus,
     roll_up,
 )
+from tests.each import each
 from tests.unit.domain_cases import T0, details_of
 
 PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState
@@ -84,8 +85,7 @@ def changed(order: Order, **members: object) -> Order:
     return replace(order, steps=(first, *order.steps[1:]))
 
 
-@pytest.mark.parametrize(
-    ("states", "order_state"),
+@each(
     [
         ((PENDING,), OrderState.PENDING),
         ((PENDING, PENDING), OrderState.PENDING),
@@ -100,7 +100,7 @@ def changed(order: Order, **members: object) -> Order:
         ((COMPENSATING, COMPENSATED), OrderState.COMPENSATING),
         ((COMPENSATED, PROCESSED), OrderState.COMPENSATING),
         ((COMPENSATED, COMPENSATED), OrderState.COMPENSATED),
-    ],
+    ]
 )
 def test_the_state_of_an_order_is_rolled_up_from_its_steps(
     states: Iterable[StepState], order_state: OrderState
@@ -115,7 +115,7 @@ def test_an_order_that_never_began_is_rejected_whatever_its_steps() -> None:
     assert order_of(PROCESSED, rejected=True).process_state is OrderState.REJECTED
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(StepState, StepState)))
+@each(list(product(StepState, StepState)))
 def test_a_step_makes_the_moves_of_the_table_and_no_other(
     before: StepState, after: StepState
 ) -> None:
@@ -182,11 +182,13 @@ def test_there_is_no_way_back_from_undo() -> None:
         check_moves(failed, order_of(PENDING))
 
 
-@pytest.mark.parametrize("state", StepState)
-@pytest.mark.parametrize(
-    "turn", [None, Dispatched(locked_by="s", complete_by=T0), Ready(T0), Resting(T0)]
+@each(
+    product(
+        StepState,
+        [None, Dispatched(locked_by="s", complete_by=T0), Ready(T0), Resting(T0)],
+        UndoStatus,
+    )
 )
-@pytest.mark.parametrize("undo", UndoStatus)
 def test_a_step_exists_only_in_a_form_that_its_state_allows(
     state: StepState, turn: Turn, undo: UndoStatus
 ) -> None:
@@ -199,13 +201,12 @@ def test_a_step_exists_only_in_a_form_that_its_state_allows(
         formed(state, turn, undo)
 
 
-@pytest.mark.parametrize(
-    ("state", "changes", "why"),
+@each(
     [
         (PROCESSED, {"epoch": 0}, "step s0 is Processed, but Epoch is 0"),
         (PROCESSING, {"epoch": 0}, "step s0 is Processing, but Epoch is 0"),
         (ERROR, {"error": None}, "step s0 is in Error, but ErrorCode is missing"),
-    ],
+    ]
 )
 def test_a_step_has_all_that_its_state_needs_and_nothing_else(
     state: StepState, changes: dict[str, Any], why: str

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from sas.domain.expire import expire, postpone
 from sas.domain.messages import Request
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure
+from tests.each import each
 from tests.unit.domain_cases import T0, story
 
 
@@ -179,7 +178,7 @@ def test_undo_and_resubmit_end_a_hold() -> None:
     assert order.claim()
 
 
-@pytest.mark.parametrize("epoch_seen", [0, 2])
+@each([0, 2])
 def test_a_due_row_of_another_dispatch_changes_nothing(epoch_seen: int) -> None:
     order = story("one")
     order.claim()
@@ -187,7 +186,7 @@ def test_a_due_row_of_another_dispatch_changes_nothing(epoch_seen: int) -> None:
     assert expire(order.order, 0, epoch_seen, order.rules, now=order.now) is None
 
 
-@pytest.mark.parametrize("number", [-1, 1, 30])
+@each([-1, 1, 30])
 def test_a_due_row_or_a_reply_for_a_step_that_is_not_there_changes_nothing(number: int) -> None:
     order = story("one")
     order.claim()

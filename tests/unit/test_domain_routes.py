@@ -10,6 +10,7 @@ from sas.domain.messages import Request
 from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure
+from tests.each import each
 from tests.unit.domain_cases import SECOND, Story, story
 
 
@@ -69,7 +70,7 @@ def test_a_step_that_waited_rests_and_is_then_asked_of_the_same_agent() -> None:
     assert order.routed_requests == [("a", "do", 0)]
 
 
-@pytest.mark.parametrize("edited", [None, '{"amount":1}'])
+@each([None, '{"amount":1}'])
 def test_a_resubmitted_step_goes_to_the_same_agent_with_its_input_edited_or_not(
     edited: str | None,
 ) -> None:

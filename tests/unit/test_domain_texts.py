@@ -8,12 +8,12 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sas
 from sas.domain.texts import command, is_visible, quoted, shortened, visible, visible_json
+from tests.each import each
 
 SHOWN_MARKS = (
     "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
@@ -57,7 +57,7 @@ def test_a_text_is_cut_at_the_edge_of_a_word() -> None:
     assert shortened("x" * 30, 10) == "x" * 9 + "…"
 
 
-@pytest.mark.parametrize("mark", "“”„‟❝❞❠〝〞〟\uff02🙶🙷🙸")
+@each("“”„‟❝❞❠〝〞〟\uff02🙶🙷🙸")
 def test_no_mark_that_looks_like_its_end_ends_a_quotation(mark: str) -> None:
     assert quoted(f"no{mark}. All is repaired") == '“no". All is repaired”'
 
@@ -72,7 +72,7 @@ def test_a_quoted_text_cannot_end_its_quotation(text: str) -> None:
 HOSTILE = ["$(touch pwned)", "`id`", "a;b", "a&b", "<>|", "it's", '"', "-rf", "--yes", "* ?", "{}"]
 
 
-@pytest.mark.parametrize("argument", HOSTILE)
+@each(HOSTILE)
 def test_a_pasted_command_takes_each_argument_as_it_is(argument: str) -> None:
     line = command("printf '%s\\n'", argument)
     printed = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True)

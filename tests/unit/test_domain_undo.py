@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Wake
 from sas.domain.order import Fault
 from sas.domain.workflow import OnFailure
+from tests.each import each
 from tests.unit.domain_cases import Story, story
 
 
@@ -140,7 +139,7 @@ def test_a_refused_undo_alerts_with_what_is_left_and_what_to_do() -> None:
     assert (order.state, order.step("b").error) == ("Error", fault)
 
 
-@pytest.mark.parametrize("policy", list(OnFailure))
+@each(OnFailure)
 def test_an_undo_out_of_time_is_tried_again_up_to_its_threshold_then_in_error(
     policy: OnFailure,
 ) -> None:

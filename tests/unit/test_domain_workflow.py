@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sas.domain.workflow import (
     WorkflowError,
     Workflows,
 )
+from tests.each import each
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -43,7 +45,7 @@ def test_two_steps_of_one_name_are_refused() -> None:
         workflow(*named("a", "b", "b"))
 
 
-@pytest.mark.parametrize("after", ["nowhere", "later", "itself"])
+@each(["nowhere", "later", "itself"])
 def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
     steps = (
         *named("first"),
@@ -57,8 +59,7 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
         workflow(*steps)
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
+@each(
     [
         ({"name": "Test"}, "workflow 'Test': workflow 'Test' is not a name"),
         ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
@@ -76,7 +77,7 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
             "workflow 'test': agent 'other-urgent' ends with '-urgent'",
         ),
         ({"version": 0}, "workflow 'test': versions are counted from 1"),
-    ],
+    ]
 )
 def test_wrong_names_and_versions_are_refused_saying_where(
     changes: dict[str, Any], text: str
@@ -86,15 +87,15 @@ def test_wrong_names_and_versions_are_refused_saying_where(
         Workflow(**members)
 
 
-@pytest.mark.parametrize("alternatives", [("agent",), ("b", "b"), ("b", "agent", "c")])
+@each([["agent"], ["b", "b"], ["b", "agent", "c"]])
 def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
-    alternatives: tuple[str, ...],
+    alternatives: list[str],
 ) -> None:
     names = ", ".join(("agent", *alternatives))
     with pytest.raises(
         WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {names}"
     ):
-        workflow(*named("a", alternatives=alternatives))
+        workflow(*named("a", alternatives=tuple(alternatives)))
 
 
 def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
@@ -105,8 +106,7 @@ def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
     assert step.agents == ("one", "two", "three")
 
 
-@pytest.mark.parametrize("time", [TIME_ALLOWED_MIN - MICROSECOND, TIME_ALLOWED_MAX + MICROSECOND])
-@pytest.mark.parametrize("undoing", [False, True])
+@each(product([TIME_ALLOWED_MIN - MICROSECOND, TIME_ALLOWED_MAX + MICROSECOND], [False, True]))
 def test_a_time_allowed_out_of_bounds_is_refused(time: timedelta, undoing: bool) -> None:
     times: dict[str, Any] = {"undo": Undo(time)} if undoing else {"time_allowed": time}
     with pytest.raises(
@@ -115,19 +115,19 @@ def test_a_time_allowed_out_of_bounds_is_refused(time: timedelta, undoing: bool)
         workflow(*named("a", **times))
 
 
-@pytest.mark.parametrize("time", [TIME_ALLOWED_MIN, TIME_ALLOWED_MAX])
+@each([TIME_ALLOWED_MIN, TIME_ALLOWED_MAX])
 def test_times_allowed_at_their_bounds_are_accepted(time: timedelta) -> None:
     rules = workflow(*named("a", time_allowed=time, undo=Undo(time))).rules.steps[0]
     assert (rules.time_allowed, rules.undo_time_allowed) == (time, time)
 
 
-@pytest.mark.parametrize("failures_max", [-1, 1001])
+@each([-1, 1001])
 def test_a_number_of_failures_out_of_bounds_is_refused(failures_max: int) -> None:
     with pytest.raises(WorkflowError, match="failures_max must be between 0 and 1000"):
         workflow(*named("a", failures_max=failures_max))
 
 
-@pytest.mark.parametrize("failures_max", [0, 1000])
+@each([0, 1000])
 def test_a_number_of_failures_at_its_bounds_is_accepted(failures_max: int) -> None:
     assert workflow(*named("a", failures_max=failures_max)).rules.steps[0].failures_max == (
         failures_max
@@ -174,7 +174,7 @@ def test_the_rules_carry_the_policies_of_the_workflow() -> None:
     assert (rules.pickup, rules.alert_after) == (timedelta(seconds=5), timedelta(minutes=1))
 
 
-@pytest.mark.parametrize("pickup", [timedelta(0), timedelta(seconds=-1), TIME_ALLOWED_MAX * 2])
+@each([timedelta(0), timedelta(seconds=-1), TIME_ALLOWED_MAX * 2])
 def test_a_pickup_time_that_would_wake_for_ever_or_never_is_refused(pickup: timedelta) -> None:
     with pytest.raises(WorkflowError, match="workflow 'test': pickup must be between"):
         workflow(pickup=pickup)
@@ -257,7 +257,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "text"), OUT_OF_BOUNDS)
+@each(OUT_OF_BOUNDS)
 def test_a_number_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {text}"):
         workflow(*named("a", **changes))
@@ -272,7 +272,7 @@ def test_the_decisions_see_how_patient_a_step_is() -> None:
     assert backoff.delay(1001) == DAYS
 
 
-@pytest.mark.parametrize("deadline", [timedelta(0), -DAYS, DAYS + MICROSECOND])
+@each([timedelta(0), -DAYS, DAYS + MICROSECOND])
 def test_a_deadline_out_of_bounds_is_refused(deadline: timedelta) -> None:
     with pytest.raises(WorkflowError, match="workflow 'test': a deadline must be between"):
         workflow(deadline=deadline)

@@ -53,6 +53,7 @@ from sas.domain.order import (
     UndoStatus,
 )
 from sas.ports import FORMAT, CorruptOrderError, OtherVersionError
+from tests.each import each
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -215,11 +216,7 @@ ORDER = Order(
 )
 
 
-@pytest.mark.parametrize(
-    "record",
-    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.last_error, DETAILS, ORDER],
-    ids=lambda record: type(record).__name__,
-)
+@each([STEP, STEP.turn, STEP.failures, STEP.call, STEP.last_error, DETAILS, ORDER])
 def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -> None:
     empty = (None, False, 0, (), UndoStatus.NOT_DECIDED)
     assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
@@ -242,11 +239,7 @@ def bare(step: StepRecord) -> StepRecord:
     )
 
 
-@pytest.mark.parametrize(
-    "order",
-    [ORDER, Order(details=DETAILS, steps=(bare(ORDER.steps[0]), bare(ORDER.steps[1])), seq=1)],
-    ids=["every field set", "every field at its default"],
-)
+@each([ORDER, Order(details=DETAILS, steps=(bare(ORDER.steps[0]), bare(ORDER.steps[1])), seq=1)])
 def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     entities = [rows.details_row(order), rows.state_row(order, "commit")]
     entities += [rows.step_row("o'1", step) for step in order.steps]
@@ -271,7 +264,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("state", "turn", "status"), FORMS)
+@each(FORMS)
 def test_every_form_of_a_step_is_read_as_written(
     state: StepState, turn: Turn, status: UndoStatus
 ) -> None:
@@ -295,9 +288,7 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
     assert rows.details_row(Order(details=details, steps=(), seq=1))["Urgent"] is None
 
 
-@pytest.mark.parametrize(
-    "key", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
-)
+@each([keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)])
 def test_an_order_with_a_row_missing_is_refused_not_guessed(key: str) -> None:
     step = replace(STEP, number=0, result="x" * 20_000)
     order = Order(details=DETAILS, steps=(step,), seq=9)
@@ -402,13 +393,12 @@ WRONG_STEP: tuple[tuple[str, rows.Entity], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "columns"),
+@each(
     [
         *((keys.state("o'1"), *case) for case in WRONG_COLUMNS),
         *((keys.step("o'1", 1), *case) for case in WRONG_STEP),
         (keys.details("o'1"), "Payload00", {"Payload00": None}),
-    ],
+    ]
 )
 def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
     key: str, text: str, columns: rows.Entity
@@ -420,8 +410,7 @@ def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
         rows.order_from("o'1", by_key, "etag")
 
 
-@pytest.mark.parametrize(
-    "columns",
+@each(
     [
         {"What": "teleported"},
         {"Changes": "1:Error>Sleeping"},
@@ -434,7 +423,7 @@ def test_a_column_that_is_missing_unknown_or_wrong_makes_the_order_unreadable(
         {"Messages00": '[{"k":"notify","notice":"completed"}]'},
         {"Messages00": '[{"k":"alert","alert":"teleported","step":null,"text":""}]'},
         {"Format": None},
-    ],
+    ]
 )
 def test_a_journal_row_that_is_not_as_it_was_written_is_refused(columns: rows.Entity) -> None:
     entry = JournalEntry(

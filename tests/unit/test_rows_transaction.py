@@ -15,6 +15,7 @@ from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Fault, Order, Ready, StepRecord, StepState
 from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
+from tests.each import each
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DETAILS = Details(
@@ -102,8 +103,7 @@ def test_a_change_that_leaves_a_step_due_as_it_was_touches_no_due_row() -> None:
 LARGE, SMALL = "x" * 20_000, "x"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "written"),
+@each(
     [
         (None, LARGE, [("upsert", "a|step|00"), ("upsert", "a|step|00|result")]),
         (LARGE, LARGE + "x", [("upsert", "a|step|00"), ("upsert", "a|step|00|result")]),
@@ -111,8 +111,7 @@ LARGE, SMALL = "x" * 20_000, "x"
         (LARGE, None, [("upsert", "a|step|00"), ("delete", "a|step|00|result")]),
         (SMALL, None, [("upsert", "a|step|00")]),
         (LARGE, LARGE, []),
-    ],
-    ids=["comes", "changes", "shrinks", "goes", "small goes", "stays"],
+    ]
 )
 def test_a_large_result_has_a_row_of_its_own_only_as_long_as_it_is_large(
     before: str | None, after: str | None, written: list[tuple[str, str]]
