@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 from azure.servicebus.amqp import AmqpMessageBodyType
@@ -151,11 +151,14 @@ class FakeBus:
             settled=False,
         )
 
-    async def lose_message(self) -> None:
-        """Let another reader take and complete a message that is free."""
-        for stored in self.free()[:1]:
+    async def steal(self) -> list[str]:
+        """End all locks, and let another reader complete two messages. Return their ids."""
+        await self.lose_locks()
+        stolen = [stored for stored in self.free() if stored.event][1:3]
+        for stored in stolen:
             del self.messages[stored.number]
             self.completed.append(stored)
+        return [stored.event.id for stored in stolen if stored.event]
 
     async def reach(self) -> None:
         """Reach the service, or fail."""
@@ -194,7 +197,7 @@ class FakeReceiver:
         self._link = 0
         self._handler = self
 
-    async def __aenter__(self) -> FakeReceiver:
+    async def __aenter__(self) -> Self:
         await self._bus.reach()
         if self._link != self._bus.link:
             if self._bus.opens_fail:
