@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
@@ -107,17 +106,6 @@ async def test_an_order_on_the_queue_follows_the_contract(
     }
 
 
-async def test_content_that_is_json_already_is_sent_to_the_byte(
-    broker: Broker, client: OrdersClient, sdk: Sdk
-) -> None:
-    await client.submit(
-        NewOrder(order_id="A-1", order=msgspec.Raw(b'{"price": 1.10}'), submission_id="mine")
-    )
-    [message] = await sdk.take_all(broker, "orders")
-    assert b'"order":{"price": 1.10}' in b"".join(message.body)
-    assert message.message_id == "mine"
-
-
 @pytest.mark.parametrize("size", [10, 30_000, 120_000])
 async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
     broker: Broker, client: OrdersClient, sdk: Sdk, size: int
@@ -186,16 +174,6 @@ async def test_following_ends_when_every_order_has_ended(
     assert others == ["sas.order.greeting.v1", "sas.order.completed.v1"]
 
 
-async def test_following_stops_when_the_caller_ends_it(
-    broker: Broker, client: OrdersClient, sdk: Sdk
-) -> None:
-    await sdk.put(notification("A-1", "received"))
-    answers: list[bool] = [False, False, False, True, True]
-    order_ids = [event.data.order_id async for event in client.follow(until=lambda: answers.pop(0))]
-    assert order_ids == ["A-1"]
-    assert answers == [True]
-
-
 async def test_a_notification_is_completed_when_the_loop_asks_for_the_next_one(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
@@ -221,21 +199,6 @@ async def test_a_message_that_is_not_a_notification_is_dead_lettered_with_a_reas
     assert {message.dead_letter_reason for message in dead} == {"not-a-notification"}
     assert all(len(message.dead_letter_error_description or "") > 10 for message in dead)
     assert [b"".join(message.body) for message in dead] == bodies
-
-
-async def test_a_lock_that_expires_loses_no_notification(
-    broker: Broker, client: OrdersClient, sdk: Sdk
-) -> None:
-    def waiting() -> int:
-        return broker.counts(REPLIES).active
-
-    await sdk.put(notification("A-1", "completed"))
-    event_ids: list[str] = []
-    async for event in client.events(until=lambda: bool(event_ids) and not waiting()):
-        event_ids.append(event.id)
-        if len(event_ids) == 1:
-            broker.expire_locks(REPLIES)
-    assert set(event_ids) == {"A-1/completed"}
 
 
 # -- Links that break, and other readers ------------------------------------------------------

@@ -170,7 +170,8 @@ async def test_orders_in_error_are_listed_shown_and_repaired_to_their_end(
     system.remote.set_faults(Faults(slow=1.0), "stock")
     await system.submit("C-1")
     await system.ends("C-1", "Processing")
-    assert (await answer(system, "list", "--state", "running", "--json"))["OrderID"] == "C-1"
+    running = await answers(system, "list", "--state", "running", "--json")
+    assert "C-1" in {each["OrderID"] for each in running}
     cancelled = await answer(system, "undo", "C-1", *LONG_WAIT)
     assert (cancelled["Effect"], cancelled["CarriedOut"]) == ("cancel", True)
     system.remote.set_faults(Faults())

@@ -99,14 +99,6 @@ def test_the_command_says_its_version(night: Night) -> None:
     assert re.fullmatch(r"sas \d+\.\d+\.\d+ \(a working copy\)\n", night.sas("--version").out)
 
 
-def test_ctrl_c_ends_a_verb_with_130(monkeypatch: pytest.MonkeyPatch, night: Night) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sas.cli.project.pages", interrupted)
-    assert night.sas("docs").code == 130
-
-
 def test_a_shell_completes_the_verbs(monkeypatch: pytest.MonkeyPatch, night: Night) -> None:
     for shell in ("bash", "zsh", "fish"):
         monkeypatch.setenv("_SAS_COMPLETE", f"source_{shell}")
@@ -124,17 +116,6 @@ def test_a_shell_completes_the_verbs(monkeypatch: pytest.MonkeyPatch, night: Nig
 
 
 # -- Foreign text, colours --------------------------------------------------------------------
-
-
-def test_foreign_text_is_escaped_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    screen.sentence(HOSTILE)
-    screen.table(["Order", "Why"], [["A", HOSTILE]], folds="Why")
-    screen.facts([("why", HOSTILE)])
-    screen.complain(HOSTILE)
-    out, err = capsys.readouterr()
-    assert out.count(SHOWN) == 3
-    assert err == f"{SHOWN}\n"
-    assert not RAW.search(out + err)
 
 
 def test_a_verb_shows_foreign_text_escaped(night: Night) -> None:

@@ -152,11 +152,6 @@ def test_the_json_of_an_order_has_its_content_only_if_that_is_asked_for(night: N
     assert record["Payload"] == {"amount": 12.5}
 
 
-def test_without_an_app_and_a_reply_the_agent_is_not_known(night: Night) -> None:
-    night.awaits("A")
-    assert "or give --app MODULE" in night.sas("show", "A").out
-
-
 def test_orders_that_are_only_in_a_queue_are_shown_and_a_missing_one_is_refused(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,11 +115,6 @@ def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys
     assert 'subgraph w1["claim version 1"]' in capsys.readouterr().out
 
 
-def test_draw_names_the_workflows_there_are(sas: Sas, capsys: Capture) -> None:
-    assert sas("draw", OLD, options=("trip",)) == 2
-    assert capsys.readouterr().err == "sas: there is no workflow 'trip': known are claim\n"
-
-
 def schema_of(sas: Sas, capsys: Capture, *sagas: Saga[Any]) -> Callable[[str, Any], list[str]]:
     """Return a function that says what is wrong with the payload of a message, by its name."""
     assert sas("schema", *sagas) == 0

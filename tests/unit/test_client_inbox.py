@@ -77,27 +77,6 @@ def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: D
     assert desk.inbox.unfollowed() == 3  # two of them are handed out and are completed next
 
 
-def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_the_next(
-    desk: Desk,
-) -> None:
-    first, second, everyone = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
-    arrival = desk.come("A")
-    desk.read(first)
-    desk.read(everyone)
-    assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
-    desk.inbox.leave(second)
-    assert desk.inbox.fate(arrival, 0) is Fate.COMPLETE
-
-
-def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:
-    first = desk.inbox.join(["A"])
-    arrival = desk.come("A")
-    first.unread.popleft()
-    desk.inbox.leave(first)
-    assert desk.inbox.fate(arrival, 0) is Fate.WAIT
-    assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
-
-
 def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
     desk: Desk,
 ) -> None:

@@ -25,7 +25,7 @@ from sas.operate import letters, messages
 from sas.operate.errors import NotPossibleError
 from sas.operate.messages import MessageList, MessageRow
 from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
-from sas.ports import Message, RefusedError, StoreUnavailableError
+from sas.ports import Message, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, order
 from tests.unit.cli_kit import Night
@@ -175,21 +175,6 @@ def test_the_alerts_of_an_incident_are_over_when_it_is_cleared(night: Night) -> 
     assert (first.newest.about, first.count, first.newest.message_id) == ("payment", 1, "new")
 
 
-def test_alerts_are_shown_where_the_table_cannot_be_read(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    night.fail("A", DECLINED)
-
-    async def away(order_id: str) -> None:
-        raise StoreUnavailableError("no right.")
-
-    assert listed(night, "alerts", store=None).problems == ()
-    monkeypatch.setattr(night.system.store, "load", away)
-    answer = listed(night, "alerts")
-    assert answer.problems == ("the state of the orders is not known: no right.",)
-    assert [(row.order_id, row.state) for row in answer.rows] == [("A", None)]
-
-
 def test_an_order_that_cannot_be_read_hides_the_state_of_no_other(night: Night) -> None:
     for order_id in "AB":
         night.fail(order_id, DECLINED)
@@ -262,15 +247,6 @@ def test_an_application_cannot_say_that_no_instance_has_a_workflow(night: Night)
         assert asyncio.run(messages.count_queue(night, queue, QUEUES)).left_since is None
     night.put("scheduler", ORDER, is_scheduled=True, properties=since)
     assert asyncio.run(messages.count_queue(night, "scheduler", QUEUES)).left_orders == ("A-1",)
-
-
-def test_a_queue_that_may_not_be_read_is_one_line_and_the_others_are_shown(night: Night) -> None:
-    dead(night, "orders", order("fresh"), "fresh")
-    night.forbidden = {"scheduler" + DEAD}
-    answer = listed(night, "dead-letters")
-    assert [row.message_id for row in answer.rows] == ["fresh"]
-    (problem,) = answer.problems
-    assert "queue scheduler/$DeadLetterQueue: to read it you need" in problem
 
 
 def test_any_queue_and_its_subqueue_are_places(night: Night) -> None:
@@ -466,18 +442,6 @@ def test_a_dead_letter_that_is_not_safe_is_sent_if_it_is_named_and_forced(night:
     assert stays(plan) == {"waits": "the function of dead-letters takes it"}
 
 
-def test_what_waits_for_its_reader_is_not_touched(night: Night) -> None:
-    night.put("scheduler", b"{}", message_id="waits")
-    alert(night, "alert")
-    plan = resend(night, "waits", "alert")
-    assert plan.moves == []
-    assert stays(plan) == {
-        "waits": "it waits for the reader of scheduler",
-        "alert": "it is an alert, which is for you",
-    }
-    assert stays(removal(night, "waits")) == {"waits": "it waits for the reader of scheduler"}
-
-
 def test_a_rejected_message_goes_back_to_where_it_was_refused_with_its_body(night: Night) -> None:
     reject(night)
     reject(night, b"{}", RESPONSES, "undeliverable")
@@ -590,10 +554,3 @@ def test_an_id_that_fits_messages_of_several_places_removes_none(night: Night) -
     alert(night, "alert", order_id="A-1")
     with pytest.raises(NotPossibleError, match="A-1 fits messages in operator-alerts and orders-r"):
         removal(night, "A-1")
-
-
-def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
-    reject(night)
-    for plan in (resend, removal):
-        with pytest.raises(NotPossibleError, match="there is no gone among the first 1,000"):
-            plan(night, "A-1", "gone")

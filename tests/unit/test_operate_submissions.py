@@ -278,7 +278,7 @@ def expecting(*order_ids: str) -> SubmissionTracker:
 
 
 def test_each_end_of_an_order_is_counted_as_what_it_is() -> None:
-    for notice, data, end in [
+    endings: list[tuple[str, dict[str, Any], str]] = [
         ("completed", {}, "completed"),
         ("undone", {}, "undone"),
         ("rejected", {}, "rejected"),
@@ -287,7 +287,8 @@ def test_each_end_of_an_order_is_counted_as_what_it_is() -> None:
         ("received", {"duplicate": True, "state": "Compensated"}, "undone"),
         ("received", {"duplicate": True, "state": "Error"}, "failed"),
         ("received", {"duplicate": True, "state": "Rejected"}, "rejected"),
-    ]:
+    ]
+    for notice, data, end in endings:
         tally = expecting("A", "B")
         assert tally.note(notification("A", notice, **data))
         assert (tally.ends[end], tally.ends.total(), tally.finished) == (1, 1, False)
@@ -297,13 +298,14 @@ def test_each_end_of_an_order_is_counted_as_what_it_is() -> None:
 
 
 def test_a_notification_that_is_not_an_end_leaves_the_order_waiting() -> None:
-    for notice, data in [
+    others: list[tuple[str, dict[str, Any]]] = [
         ("received", {}),
         ("step-completed", {"step": "ship"}),
         ("failed", {"awaits": "undo"}),
         ("received", {"duplicate": True, "state": "Processing"}),
         ("greeting", {}),
-    ]:
+    ]
+    for notice, data in others:
         tally = expecting("A")
         assert tally.note(notification("A", notice, **data))
         assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
