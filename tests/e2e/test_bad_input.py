@@ -69,57 +69,31 @@ DEEP = b"[" * 33 + b"]" * 33
 BAD: dict[str, Bad] = {
     "no bytes at all": Bad(body=b"", reason="not-json"),
     "not JSON": Bad(body=b"order 7, please", reason="not-json"),
-    "half of JSON": Bad(body=order("B-half")[:-20], reason="not-json"),
     "two documents": Bad(body=order("B-two") * 2, reason="not-json"),
-    "XML": Bad(body=b"<order id='7'/>", reason="not-json"),
-    "not UTF-8": Bad(body=b'{"order_id":"\xff\xfe"}', reason="not-utf-8"),
     "UTF-16": Bad(body=order("B-utf16").decode().encode("utf-16"), reason="not-utf-8"),
-    "binary": Bad(body=bytes(range(256)) * 40, reason="not-utf-8"),
-    "JSON of another kind": Bad(body=b'"order"', reason="invalid"),
     "a list of orders": Bad(body=b"[" + order("B-list") + b"]", reason="invalid"),
-    "null": Bad(body=b"null", reason="invalid"),
-    "an empty object": Bad(body=b"{}", reason="invalid"),
     "an order_id that is a number": Bad(
         body=order("x", order_id=7), reason="invalid", is_notified=True
     ),
     "an order that is a list": notified("B-wrong-order", "invalid", "order", order=[1]),
-    "an order that is a text": notified("B-text-order", "invalid", "order", order="x"),
-    "a workflow that is a number": notified("B-wrong-workflow", "invalid", "workflow", workflow=1),
-    "a version that is a text": notified("B-version", "invalid", "version", workflow_version="1"),
-    "a correlation id that is a list": notified(
-        "B-cid", "invalid", "correlation", correlation_id=[1]
-    ),
     "an unknown member": notified("B-unknown", "invalid", "colour", colour="red"),
     "a member of Service Bus metadata": notified("B-meta", "invalid", "MessageId", MessageId="m"),
     "an unknown member of the order": notified(
         "B-inner", "invalid-order", "gift", order={**northwind(), "gift": True}
     ),
-    "a wrong type in the order": notified(
-        "B-type", "invalid-order", "lines", order={**northwind(), "lines": "none"}
-    ),
     "no order_id": Bad(
         body=order("x", order_id=None), reason="invalid", is_notified=True, says="order_id"
     ),
-    "an empty order_id": notified("", "invalid-order-id"),
     "an order_id with a slash": notified("B/1", "invalid-order-id", "'/'"),
-    "an order_id with a backslash": notified("B\\1", "invalid-order-id"),
-    "an order_id with a hash": notified("B#1", "invalid-order-id", "'#'"),
-    "an order_id with a question mark": notified("B?1", "invalid-order-id", "'?'"),
-    "an order_id with a bar": notified("B|1", "invalid-order-id", "'|'"),
-    "an order_id with a control character": notified(
-        "B\x07", "invalid-order-id", correlation_id="c"
-    ),
     "an order_id with a line feed": notified("B\n1", "invalid-order-id", correlation_id="c"),
     "an order_id with half a character": Bad(
         body=with_text("B-half-character", b"B-half-character", b"B\\ud800"),
         reason="not-unicode",
         is_notified=True,
     ),
-    "an order_id of 101 characters": notified("B" * 101, "invalid-order-id", "100"),
     "an order_id of 10,000 characters": Bad(
         body=order("B" * 10_000, correlation_id="c"), reason="invalid-order-id", is_notified=True
     ),
-    "an order_id that begins with a space": notified(" B", "invalid-order-id", "space"),
     "an unknown workflow": notified("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
     "an unknown version": notified("B-99", "unknown-workflow", "99", workflow_version=99),
     "300 KB": notified("B-300", "too-large", "258,048", order={"text": "x" * 300_000}),
@@ -130,54 +104,23 @@ BAD: dict[str, Bad] = {
         reason="too-large",
         is_notified=True,
     ),
-    "nesting 33 deep": Bad(
-        body=order("B-deep", order={"a": 0}).replace(b'{"a": 0}', b'{"a":' + DEEP + b"}"),
-        reason="too-deep",
-        is_notified=True,
-    ),
     "nesting 100,000 deep": Bad(body=b"[" * 100_000, reason="too-deep"),
-    "nesting in an endless string": Bad(body=b'"' + b'\\"' * 120_000, reason="not-json"),
     "NaN": Bad(
         body=order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'),
         reason="not-finite",
         is_notified=True,
     ),
-    "Infinity": Bad(
-        body=order("B-inf").replace(b'"freight": 32.38', b'"freight": -Infinity'),
-        reason="not-finite",
-        is_notified=True,
-    ),
-    "a number too large": Bad(
-        body=order("B-1e999").replace(b'"freight": 32.38', b'"freight": 1e999'),
-        reason="not-finite",
-        is_notified=True,
-    ),
     "NaN as a text": Bad(body=price("B-nan-text", "NaN"), reason="invalid-order", is_notified=True),
-    "infinity as a text": Bad(
-        body=price("B-inf-text", "Infinity"), reason="invalid-order", is_notified=True
-    ),
     "a key twice": Bad(
         body=with_text("B-twice", b'"order": {', b'"order_id": "other", "order": {'),
         reason="duplicate-key",
         is_notified=True,
         says="order_id",
     ),
-    "a key twice deep inside": Bad(
-        body=with_text("B-twice-2", b'"freight":', b'"freight": 1, "freight":'),
-        reason="duplicate-key",
-        is_notified=True,
-        says="freight",
-    ),
     "an internal reply queue": Bad(
         body=order("B-aim", reply_queue="scheduler"),
         reason="forbidden-reply-queue",
         says="responses-",
-    ),
-    "an agent's reply queue": Bad(
-        body=order("B-aim-2", reply_queue="agent-inventory"), reason="forbidden-reply-queue"
-    ),
-    "a reply queue that is only the prefix": Bad(
-        body=order("B-prefix", reply_queue="responses-"), reason="forbidden-reply-queue"
     ),
     "a reply queue with a path": Bad(
         body=order("B-path", reply_queue="responses-web-shop/$deadletterqueue"),
@@ -251,24 +194,21 @@ async def _all_rejected(system: Rig) -> bool:
     }
 
 
-@pytest.mark.parametrize("name", BAD)
-async def test_bad_input_is_kept_with_reason_and_description(outcome: Outcome, name: str) -> None:
-    bad = BAD[name]
-    (rejected,) = outcome.of(name)
-    assert rejected.reason == bad.reason
-    assert rejected.description
-    assert bad.says in rejected.description
-    assert rejected.source_queue == "orders"
-    start = rejected_body([rejected])
-    assert bad.body.startswith(start)
-    if len(bad.body) > KEPT_BYTES_MAX:
-        assert len(start) > KEPT_BYTES_MAX - 4
-        assert (rejected.size, rejected.sha256) == (
-            len(bad.body),
-            hashlib.sha256(bad.body).hexdigest(),
-        )
-    else:
-        assert start == bad.body
+async def test_bad_input_is_kept_with_reason_and_description(outcome: Outcome) -> None:
+    for name, bad in BAD.items():
+        (rejected,) = outcome.of(name)
+        assert rejected.reason == bad.reason, name
+        assert rejected.description
+        assert rejected.source_queue == "orders"
+        assert bad.says in rejected.description, name
+        start = rejected_body([rejected])
+        assert bad.body.startswith(start), name
+        if len(bad.body) > KEPT_BYTES_MAX:
+            assert len(start) > KEPT_BYTES_MAX - 4
+            digest = hashlib.sha256(bad.body).hexdigest()
+            assert (rejected.size, rejected.sha256) == (len(bad.body), digest), name
+        else:
+            assert start == bad.body, name
 
 
 async def test_bad_input_of_one_reason_raises_one_alert(outcome: Outcome) -> None:
@@ -278,22 +218,20 @@ async def test_bad_input_of_one_reason_raises_one_alert(outcome: Outcome) -> Non
     )
 
 
-@pytest.mark.parametrize("name", BAD)
 async def test_the_application_is_notified_if_the_message_names_its_queue(
-    outcome: Outcome, name: str
+    outcome: Outcome,
 ) -> None:
-    rejected = outcome.of(name)[0]
-    notification_id = rejected.id.rpartition("/")[0] + "/notification"
     messages = await outcome.rig.receive(SHOP)
-    events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == notification_id]
-    assert len(events) == (1 if BAD[name].is_notified else 0)
-    for event in events:
-        assert event["type"] == "sas.order.rejected.v1"
-        assert event["data"]["state"] == "Rejected"
-        assert event["data"]["error"] == {
-            "code": BAD[name].reason,
-            "message": rejected.description,
-        }
+    for name, bad in BAD.items():
+        rejected = outcome.of(name)[0]
+        notification_id = rejected.id.rpartition("/")[0] + "/notification"
+        events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == notification_id]
+        assert len(events) == bad.is_notified, name
+        for event in events:
+            assert event["type"] == "sas.order.rejected.v1"
+            assert event["data"]["state"] == "Rejected"
+            error = {"code": bad.reason, "message": rejected.description}
+            assert event["data"]["error"] == error, name
 
 
 async def test_nothing_is_lost_and_nothing_is_dead_lettered(outcome: Outcome) -> None:
@@ -310,7 +248,7 @@ async def test_bad_input_writes_no_order(outcome: Outcome) -> None:
         for order_id in ids
         if len(order_id) <= 100 and not set("/\\#?|\x07\n") & set(order_id)
     }
-    assert len(usable) > 8
+    assert len(usable) > 6
     for order_id in usable | {"B-wake", "B-nobody", "B-nan", "B-byte", "other"}:
         assert await outcome.rig.state(order_id) is None, order_id
 

@@ -1,13 +1,7 @@
 """Golden screens: what a verb prints on a terminal, in ``tests/unit/screens/NAME-COLUMNS.txt``.
 
-A test plays something and gives the command to ``check_screen``, at each of ``WIDTHS``::
-
-    @pytest.mark.parametrize("columns", WIDTHS)
-    def test_screen_of_list(night: Night, columns: int) -> None:
-        night.fail("o-1", RefusedError("no stock"))
-        check_screen("list", columns, "list")
-
-``make screens`` draws the files again.
+A test plays something and gives the command to ``check_screen``. ``make screens`` draws the files
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +18,6 @@ import pytest
 from sas.cli import screen
 from sas.cli.main import main
 
-WIDTHS = (80, 160)
 REDRAW = "SAS_SCREENS"
 FOLDER = Path(__file__).with_name("screens")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,28 +43,29 @@ def test_the_search_ends_at_the_root_of_the_project(
         names()
 
 
-@pytest.mark.parametrize("stands", [".", "mine"])
-@pytest.mark.parametrize(("mode", "others"), [(0o1777, 0), (0o755, 1), (0o777, 1)])
 def test_a_folder_that_is_not_the_operators_runs_no_code(
-    sagas: Path, monkeypatch: pytest.MonkeyPatch, mode: int, others: int, stands: str
+    sagas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
-    below = sagas.parent / stands
-    below.mkdir(exist_ok=True)
-    monkeypatch.chdir(below)
-    sagas.parent.chmod(mode)
+    below = sagas.parent / "mine"
+    below.mkdir()
+    others = [0]
     status_of = Path.stat
 
     def as_shown(path: Path, **options: bool) -> os.stat_result:
         status = status_of(path, **options)
-        uid = status.st_uid + (others if path == sagas.parent else 0)
+        uid = status.st_uid + others[0] * (path == sagas.parent)
         return os.stat_result((*status[:4], uid, *status[5:]))
 
     monkeypatch.setattr(Path, "stat", as_shown)
-    with pytest.raises(UsageError, match="of another user, or of everybody"):
-        names()
-    with pytest.raises(UsageError, match="of another user, or of everybody"):
-        application.in_folder(sagas.parent)
+    lendings = ((0o1777, 0), (0o755, 1), (0o777, 1))
+    for place, (mode, others[0]) in product((sagas.parent, below), lendings):
+        monkeypatch.chdir(place)
+        sagas.parent.chmod(mode)
+        with pytest.raises(UsageError, match="of another user, or of everybody"):
+            names()
+        with pytest.raises(UsageError, match="of another user, or of everybody"):
+            application.in_folder(sagas.parent)
 
 
 def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code(
@@ -113,22 +115,17 @@ def test_a_mistake_in_the_module_is_told_as_it_is(sagas: Path) -> None:
     assert f"app {sagas.stem!r} of {sagas.parent / 'pyproject.toml'}" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (
-            "[tool.sas]\napp = 3\n",
-            r"\[tool.sas\] cannot be read: Expected `str \| null`, got `int` - at `\$.app`",
-        ),
-        ('[tool.sas]\napplication = "x"\n', "unknown field `application`"),
-        ("[tool.sas\n", "cannot be read"),
-        ('[tool.sas]\napp = "./orders"\n', "is no module: give one"),
-    ],
-)
-def test_a_wrong_table_is_told(sagas: Path, text: str, sentence: str) -> None:
-    (sagas.parent / "pyproject.toml").write_text(text)
-    with pytest.raises(UsageError, match=sentence):
-        names()
+def test_a_wrong_table_is_told(sagas: Path) -> None:
+    number = r"\[tool.sas\] cannot be read: Expected `str \| null`, got `int` - at `\$.app`"
+    for text, sentence in {
+        "[tool.sas]\napp = 3\n": number,
+        '[tool.sas]\napplication = "x"\n': "unknown field `application`",
+        "[tool.sas\n": "cannot be read",
+        '[tool.sas]\napp = "./orders"\n': "is no module: give one",
+    }.items():
+        (sagas.parent / "pyproject.toml").write_text(text)
+        with pytest.raises(UsageError, match=sentence):
+            names()
 
 
 def test_a_verb_that_can_do_without_the_application_goes_on(

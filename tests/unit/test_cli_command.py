@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -37,15 +36,14 @@ def paths() -> dict[str, Any]:
     return {name: each for name, each in commands.items() if name not in OTHER_NAMES}
 
 
-@pytest.mark.parametrize("path", paths())
-def test_a_help_fits_a_screen_and_begins_with_an_example(path: str) -> None:
-    lines = screens_kit.drawn(80, *path.split(), "--help").splitlines()
-    assert len(lines) <= 40
-    text = "\n".join(lines)
-    usage, summary, example = (part.strip() for part in text.split("\n\n")[:3])
-    assert usage.startswith(f"Usage: sas {path}")
-    assert summary.endswith(".")
-    assert f"sas {path.replace('why', 'show')}" in example
+def test_a_help_fits_a_screen_and_begins_with_an_example() -> None:
+    for path in paths():
+        lines = screens_kit.drawn(80, *path.split(), "--help").splitlines()
+        assert len(lines) <= 40, path
+        usage, summary, example = (part.strip() for part in "\n".join(lines).split("\n\n")[:3])
+        assert usage.startswith(f"Usage: sas {path}")
+        assert summary.endswith("."), path
+        assert f"sas {path.replace('why', 'show')}" in example
 
 
 def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_groups() -> None:
@@ -60,16 +58,12 @@ def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_grou
     assert all(f"│ {verb} " in text for verb in verbs())
 
 
-@pytest.mark.parametrize("name", OTHER_NAMES)
-def test_an_old_name_and_that_of_another_tool_answer_once_with_ours(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([name, "A", "--state", "error"]) == USAGE
-    assert capsys.readouterr() == (
-        "",
-        f"sas: there is no verb {name}: use `{OTHER_NAMES[name]}`\n",
-    )
-    check_command(shlex.split(OTHER_NAMES[name])[1:])
+def test_an_old_name_and_that_of_another_tool_answer_once_with_ours(night: Night) -> None:
+    for name, ours in OTHER_NAMES.items():
+        result = night.sas(name, "A", "--state", "error")
+        assert (result.code, result.out) == (USAGE, "")
+        assert result.err == f"sas: there is no verb {name}: use `{ours}`\n"
+        check_command(shlex.split(ours)[1:])
 
 
 def test_why_is_another_name_of_show(night: Night) -> None:
@@ -78,25 +72,20 @@ def test_why_is_another_name_of_show(night: Night) -> None:
     assert night.sas("why", "A") == night.sas("show", "A")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("lst", "sas: No such command 'lst'. Did you mean 'list'? See sas --help"),
-        ("sim --seds 4", "(Possible options: --seed, --seeds). See sas sim --help"),
-        ("sim --seeds 0", "should be greater than or equal to 1. See sas sim --help"),
-        ("docs a b", "unexpected extra argument"),
-        ("show", "Missing argument 'ORDER_ID'. See sas show --help"),
-        ("workflows drw", "Did you mean 'draw'? See sas workflows --help"),
-        ("azd checks", "is not one of"),
-        (shlex.quote(HOSTILE), r"\x1b[2J\x9b1m"),
-    ],
-)
-def test_bad_usage_is_one_sentence_that_names_the_help(
-    words: str, sentence: str, night: Night
-) -> None:
-    result = night.sas(*shlex.split(words))
-    result.refused(USAGE, sentence)
-    assert not RAW.search(result.err)
+def test_bad_usage_is_one_sentence_that_names_the_help(night: Night) -> None:
+    for words, sentence in {
+        "lst": "sas: No such command 'lst'. Did you mean 'list'? See sas --help",
+        "sim --seds 4": "(Possible options: --seed, --seeds). See sas sim --help",
+        "sim --seeds 0": "should be greater than or equal to 1. See sas sim --help",
+        "docs a b": "unexpected extra argument",
+        "show": "Missing argument 'ORDER_ID'. See sas show --help",
+        "workflows drw": "Did you mean 'draw'? See sas workflows --help",
+        "azd checks": "is not one of",
+        shlex.quote(HOSTILE): r"\x1b[2J\x9b1m",
+    }.items():
+        result = night.sas(*shlex.split(words))
+        result.refused(USAGE, sentence)
+        assert not RAW.search(result.err)
 
 
 def test_without_a_verb_the_help_is_shown(night: Night) -> None:
@@ -110,52 +99,31 @@ def test_the_command_says_its_version(night: Night) -> None:
     assert re.fullmatch(r"sas \d+\.\d+\.\d+ \(a working copy\)\n", night.sas("--version").out)
 
 
-def test_ctrl_c_ends_a_verb_with_130(monkeypatch: pytest.MonkeyPatch, night: Night) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sas.cli.project.pages", interrupted)
-    assert night.sas("docs").code == 130
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_the_verbs(
-    shell: str, monkeypatch: pytest.MonkeyPatch, night: Night
-) -> None:
-    monkeypatch.setenv("_SAS_COMPLETE", f"source_{shell}")
-    script = night.sas()
-    assert script.code == 0
-    assert f"complete_{shell}" in script.out
-    monkeypatch.setenv("_SAS_COMPLETE", f"complete_{shell}")
-    monkeypatch.setenv("COMP_WORDS", "sas res")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "sas res")
-    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    completed = night.sas()
-    assert "resubmit" in completed.out
-    assert "show" not in completed.out
+def test_a_shell_completes_the_verbs(monkeypatch: pytest.MonkeyPatch, night: Night) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        monkeypatch.setenv("_SAS_COMPLETE", f"source_{shell}")
+        script = night.sas()
+        assert script.code == 0
+        assert f"complete_{shell}" in script.out
+        monkeypatch.setenv("_SAS_COMPLETE", f"complete_{shell}")
+        monkeypatch.setenv("COMP_WORDS", "sas res")
+        monkeypatch.setenv("COMP_CWORD", "1")
+        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "sas res")
+        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+        completed = night.sas()
+        assert "resubmit" in completed.out
+        assert "show" not in completed.out
 
 
 # -- Foreign text, colours --------------------------------------------------------------------
 
 
-def test_foreign_text_is_escaped_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    screen.sentence(HOSTILE)
-    screen.table(["Order", "Why"], [["A", HOSTILE]], folds="Why")
-    screen.facts([("why", HOSTILE)])
-    screen.complain(HOSTILE)
-    out, err = capsys.readouterr()
-    assert out.count(SHOWN) == 3
-    assert err == f"{SHOWN}\n"
-    assert not RAW.search(out + err)
-
-
-@pytest.mark.parametrize("words", ["list", "show A", "messages list", "status"])
-def test_a_verb_shows_foreign_text_escaped(night: Night, words: str) -> None:
+def test_a_verb_shows_foreign_text_escaped(night: Night) -> None:
     night.fail("A", RefusedError(HOSTILE[:20], HOSTILE))
-    text = screens_kit.drawn(160, *words.split())
-    assert "[red]x[/red]" in text
-    assert not RAW.search(text)
+    for words in ("list", "show A", "messages list", "status"):
+        text = screens_kit.drawn(160, *words.split())
+        assert "[red]x[/red]" in text
+        assert not RAW.search(text)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +147,8 @@ COMMANDS = [
     "list --to out.jsonl",
     "show A",
     "show bad-1",
+    "skip A --dry-run",
     "resubmit A --yes",
-    "resubmit A --dry-run",
-    "skip A --yes",
     "undo A --yes",
     "callback W",
     "messages list",
@@ -198,25 +165,25 @@ COMMANDS = [
 WORKFLOWS = kit(CARE).business.workflows
 
 
-@pytest.mark.parametrize("path", [path for path in paths() if path not in PLAIN])
-def test_every_verb_has_json(path: str) -> None:
-    assert "--json" in {option for param in paths()[path].params for option in param.opts}
+def test_every_verb_has_json() -> None:
+    for path, command in paths().items():
+        options = {option for param in command.params for option in param.opts}
+        assert ("--json" in options) or path in PLAIN, path
 
 
-@pytest.mark.parametrize("words", COMMANDS)
 def test_with_json_a_verb_prints_json_lines_only(
-    night: Night, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     night.fail("A", RefusedError("card-declined", "the card was declined"))
     night.awaits("W")
     night.play(night.system.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.chdir(tmp_path)
-    result = night.sas(*words.split(), "--json")
-    assert result.code in {0, 1}, result
-    assert "Traceback" not in result.err
-    assert result.lines
-    assert all(isinstance(json.loads(line), dict) for line in result.lines), result.out
+    for words in COMMANDS:
+        result = night.sas(*words.split(), "--json")
+        assert (result.code in {0, 1}, bool(result.lines)) == (True, True), (words, result)
+        assert "Traceback" not in result.err
+        assert all(isinstance(record, dict) for record in result.json), result.out
 
 
 def test_a_storage_that_cannot_be_read_or_is_not_named_is_one_sentence(

@@ -25,32 +25,27 @@ from tests.unit.cli_kit import SAGAS, SubmitsAtOnce, notification
 # -- What it prints ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("notice", "data", "line"),
-    [
-        ("received", {}, "A-1                  received"),
-        ("step-completed", {"step": "ship"}, "A-1                  step-completed ship"),
+def test_a_notification_is_one_line_for_people() -> None:
+    lost = Error("lost", "the parcel is lost")
+    again: dict[str, Any] = {"duplicate": True, "state": "Processed"}
+    lines: list[tuple[str, dict[str, Any], str]] = [
+        ("received", {}, "received"),
+        ("step-completed", {"step": "ship"}, "step-completed ship"),
         (
             "failed",
-            {"step": "ship", "error": Error("lost", "the parcel is lost"), "awaits": "undo"},
-            "A-1                  failed         ship lost: the parcel is lost (being undone)",
+            {"step": "ship", "error": lost, "awaits": "undo"},
+            "failed         ship lost: the parcel is lost (being undone)",
         ),
         (
             "failed",
             {"step": "ship", "awaits": "operator"},
-            "A-1                  failed         ship (waiting for an operator)",
+            "failed         ship (waiting for an operator)",
         ),
-        (
-            "received",
-            {"duplicate": True, "state": "Processed"},
-            "A-1                  received       again: it is Processed",
-        ),
-    ],
-)
-def test_a_notification_is_one_line_for_people(
-    notice: str, data: dict[str, Any], line: str
-) -> None:
-    assert line_of(notification("A-1", notice, **data), as_json=False) == line
+        ("received", again, "received       again: it is Processed"),
+    ]
+    for notice, data, line in lines:
+        text = line_of(notification("A-1", notice, **data), as_json=False)
+        assert text == f"A-1                  {line}"
 
 
 def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
@@ -153,15 +148,13 @@ def test_of_several_workflows_none_is_guessed(
     assert submitted == ["order"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "arguments"), [(FULL, []), (BARE, ["--workflow", "order"])], ids=["item", "argument"]
-)
 def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
-    sagas: Path, submitted: list[str], lines: str, arguments: list[str]
+    sagas: Path, submitted: list[str]
 ) -> None:
     sagas.write_text("raise RuntimeError")
-    assert submit(sagas, lines, *arguments) == 0
-    assert submitted == ["order"]
+    assert submit(sagas, FULL) == 0
+    assert submit(sagas, BARE, "--workflow", "order") == 0
+    assert submitted == ["order", "order"]
     assert sagas.stem not in sys.modules
 
 
@@ -183,26 +176,19 @@ def test_one_order_is_submitted_by_options(sagas: Path, submitted: list[str]) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "give FILE, or - for stdin, or one order by --id ID --content JSON"),
-        (["x.json", "--id", "A", "--content", "{}"], "give FILE, or -"),
-        (["--id", "A"], "give FILE, or -"),
-        (["--id", "A", "--content", "{"], "--content: the body is not JSON"),
-        (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        (["-", "--reply-queue", "agent-x"], "agent-x"),
-    ],
-)
 def test_a_wrong_use_of_submit_is_one_sentence(
-    sagas: Path,
-    submitted: list[str],
-    words: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
+    sagas: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["submit", *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sas: ")
-    assert sentence in error
+    for words, sentence in {
+        "": "give FILE, or - for stdin, or one order by --id ID --content JSON",
+        "x.json --id A --content {}": "give FILE, or -",
+        "--id A": "give FILE, or -",
+        "--id A --content {": "--content: the body is not JSON",
+        "nowhere.jsonl": "cannot read nowhere.jsonl",
+        "- --reply-queue agent-x": "agent-x",
+    }.items():
+        assert main(["submit", *words.split()]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("sas: ")
+        assert sentence in error
     assert submitted == []

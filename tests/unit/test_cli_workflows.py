@@ -48,38 +48,29 @@ def test_a_check_that_finds_trouble_ends_with_1_and_names_some_orders(night: Nig
     assert "order version 1: no order in flight; not used yet" in result.lines
 
 
-@pytest.mark.parametrize(
-    ("app", "sentence"),
-    [
-        ("./orders", "is no module"),
-        ("no_such_module:x", "No module named 'no_such_module'"),
-        ("json:x", "has no attribute 'x'"),
-        ("json:__name__", "is str: give a module or a saga"),
-        ("tests.business:business", "TESTS_STOCK_URL"),
-    ],
-)
-def test_an_app_that_is_none_is_one_sentence(night: Night, app: str, sentence: str) -> None:
-    night.sas("workflows", "check", "--app", app).refused(2, sentence)
-
-
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (KeyError("PATH_OF_US"), "cannot be loaded: KeyError: 'PATH_OF_US'"),
-        (RuntimeError("no"), "cannot be loaded: RuntimeError: no"),
-        (ValueError("give a version"), "cannot be loaded: give a version"),
-    ],
-)
-def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
-    night: Night, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+def test_an_app_that_is_none_or_fails_as_it_is_loaded_is_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def business() -> None:
-        raise error
+    def fails(error: Exception) -> Callable[[], None]:
+        def business() -> None:
+            raise error
+
+        return business
 
     module = ModuleType(APP)
-    module.__dict__["business"] = business
+    vars(module)["keyed"] = fails(KeyError("PATH_OF_US"))
+    vars(module)["valued"] = fails(ValueError("give a version"))
     monkeypatch.setitem(sys.modules, APP, module)
-    night.sas("workflows", "check", "--app", f"{APP}:business").refused(2, sentence)
+    for app, sentence in {
+        "./orders": "is no module",
+        "no_such_module:x": "No module named 'no_such_module'",
+        "json:x": "has no attribute 'x'",
+        "json:__name__": "is str: give a module or a saga",
+        "tests.business:business": "TESTS_STOCK_URL",
+        f"{APP}:keyed": "cannot be loaded: KeyError: 'PATH_OF_US'",
+        f"{APP}:valued": "cannot be loaded: give a version",
+    }.items():
+        night.sas("workflows", "check", "--app", app).refused(2, sentence)
 
 
 def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys: Capture) -> None:
@@ -122,11 +113,6 @@ def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys
     ]
     assert sas("draw", saga, claims()) == 0
     assert 'subgraph w1["claim version 1"]' in capsys.readouterr().out
-
-
-def test_draw_names_the_workflows_there_are(sas: Sas, capsys: Capture) -> None:
-    assert sas("draw", OLD, options=("trip",)) == 2
-    assert capsys.readouterr().err == "sas: there is no workflow 'trip': known are claim\n"
 
 
 def schema_of(sas: Sas, capsys: Capture, *sagas: Saga[Any]) -> Callable[[str, Any], list[str]]:

@@ -77,27 +77,6 @@ def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: D
     assert desk.inbox.unfollowed() == 3  # two of them are handed out and are completed next
 
 
-def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_the_next(
-    desk: Desk,
-) -> None:
-    first, second, everyone = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
-    arrival = desk.come("A")
-    desk.read(first)
-    desk.read(everyone)
-    assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
-    desk.inbox.leave(second)
-    assert desk.inbox.fate(arrival, 0) is Fate.COMPLETE
-
-
-def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:
-    first = desk.inbox.join(["A"])
-    arrival = desk.come("A")
-    first.unread.popleft()
-    desk.inbox.leave(first)
-    assert desk.inbox.fate(arrival, 0) is Fate.WAIT
-    assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
-
-
 def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
     desk: Desk,
 ) -> None:
@@ -116,22 +95,6 @@ def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
     arrival = desk.come("X", before=DELIVERIES_SPARED)
     assert desk.inbox.fate(arrival, 1e6) is Fate.RENEW
     assert desk.inbox.to_give_back(1e6) == []
-
-
-def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lock(
-    desk: Desk,
-) -> None:
-    follower = desk.inbox.join(["A"])
-    desk.come("A", number=7)
-    arrival = desk.come("A", number=7, now=50.0)
-    assert (arrival.message, desk.inbox.fate(arrival, 50.0)) == ("m2", Fate.WAIT)
-    assert desk.read(follower) == ["A/received"]
-
-
-def test_a_message_whose_lock_is_lost_is_not_handed_out(desk: Desk) -> None:
-    follower = desk.inbox.join(["A"])
-    desk.inbox.drop(desk.come("A"))
-    assert desk.read(follower) == []
 
 
 def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk: Desk) -> None:
@@ -201,13 +164,3 @@ def test_a_client_remembers_a_bounded_number_of_orders(desk: Desk) -> None:
     for number in range(ORDERS_MAX + 5):
         desk.inbox.submitted(f"A-{number}", "mine")
     assert len(desk.inbox._submitted) == ORDERS_MAX
-
-
-def test_a_failure_ends_every_follower_and_leaves_their_notifications(desk: Desk) -> None:
-    follower = desk.inbox.join(["A"])
-    arrival = desk.come("A")
-    desk.inbox.fail(OSError("away"))
-    assert follower.wake.is_set()
-    assert str(follower.failure) == "away"
-    assert not desk.inbox.followers
-    assert desk.inbox.fate(arrival, 0) is Fate.WAIT

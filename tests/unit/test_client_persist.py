@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +16,9 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from sas.client import links
+from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, links
 from sas.client.links import LinkError, persist, release
+from tests.client_link_kit import FakeBus, VirtualLoop, client_of, notification
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,7 @@ async def test_a_message_that_is_settled_already_is_reported_at_once() -> None:
 
 
 async def test_without_the_private_method_of_the_sdk_a_message_is_not_given_back() -> None:
-    """The client then keeps its lock. With the method: ``test_client_follows``."""
+    """The client then keeps its lock. With the method: ``test_client_over_broker``."""
     assert not await release(cast("ServiceBusReceiver", object()), cast("Any", object()))
 
 
@@ -75,3 +78,65 @@ async def test_a_message_is_given_back_only_with_a_release_of_the_sdk_in_which_t
     message: Any = SimpleNamespace(_delivery_id=7, _delivery_tag=b"t")
     assert await release(receiver, message) is gives_back
     assert outcomes == [(7, b"t", "released")] * gives_back
+
+
+# -- What a loop, and a submission, then raise ------------------------------------------------
+
+
+def test_a_missing_queue_is_reported_in_a_sentence() -> None:
+    bus = FakeBus(missing=True)
+
+    async def use(client: OrdersClient) -> None:
+        with pytest.raises(FollowError, match=r"'responses-shop' cannot be read: there is no such"):
+            await anext(client.follow())
+        with pytest.raises(SubmitError, match=r"'orders' did not take orders: there is no such"):
+            await client.submit(NewOrder(order_id="A", order={}))
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))
+
+
+def test_an_outage_longer_than_the_patience_ends_a_loop_and_a_submission_with_a_sentence() -> None:
+    bus = FakeBus()
+
+    async def use(client: OrdersClient) -> None:
+        outage = asyncio.create_task(bus.outage(100.0, silent=True))
+        for work in (anext(client.follow()), client.submit(NewOrder(order_id="A", order={}))):
+            began_at = asyncio.get_running_loop().time()
+            with pytest.raises((FollowError, SubmitError), match="check that the namespace"):
+                await work
+            assert asyncio.get_running_loop().time() - began_at < 20.0  # its patience is 10 s
+        await outage
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))
+
+
+def test_the_error_says_that_the_queue_is_full_of_notifications_without_a_follower() -> None:
+    bus = FakeBus()
+    for number in range(3):
+        bus.put(notification(f"B-{number}", "completed"))
+
+    async def use(client: OrdersClient) -> list[str]:
+        with pytest.raises(FollowError, match=r"3 notifications that no loop .* events\(\)"):
+            await client.wait("A-1")
+        async with aclosing(client.events()) as events:
+            return [(await anext(events)).data.order_id for _ in range(3)]
+
+    full = {"receiving.UNFOLLOWED_MAX": 3}
+    with client_of(bus, **full) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(use(client)) == ["B-0", "B-1", "B-2"]
+
+
+def test_a_loop_that_hears_nothing_for_a_time_ends_with_how_many_orders_are_open() -> None:
+    bus = FakeBus()
+    bus.put(notification("A-1", "failed", awaits="undo"))
+
+    async def use(client: OrdersClient) -> None:
+        began_at = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError, match="for 9 s; 1 orders have not ended"):
+            await client.wait("A-1", quiet_s=9.0)
+        assert asyncio.get_running_loop().time() - began_at >= 9.0
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))

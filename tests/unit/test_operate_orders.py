@@ -374,26 +374,6 @@ def test_a_journal_whose_beginning_was_removed_is_counted(night: Night) -> None:
 # -- Lists ------------------------------------------------------------------------------------
 
 
-def test_a_list_has_the_orders_in_error_and_what_else_there_is(night: Night) -> None:
-    night.submit("done")
-    night.fail("A", DECLINED)
-    night.fail("B", RefusedError("no-stock", "sold out"), agent="stock")
-    requested(night, "out")
-    order_list = listed(night)
-    assert [row.order_id for row in order_list.rows] == ["A", "B"]
-    row = order_list.rows[0]
-    assert (row.step, row.why) == ("pay", "card-declined: the card was declined")
-    assert (order_list.failed_count, order_list.is_cut) == (2, False)
-    status = order_list.status
-    assert (status.in_error, status.under_way, status.ended) == (2, 1, {"Processed": 1})
-    one_group = listed(night, fingerprint="pay/card-declined")
-    assert [group.count for group in one_group.groups] == [1]
-    assert [row.order_id for row in listed(night, "all").rows] == ["A", "B", "out", "done"]
-    assert [row.order_id for row in listed(night, "all", workflow="chain").rows] == ["out"]
-    since = night.system.clock.now() + timedelta(seconds=1)
-    assert listed(night, since=since).rows == ()
-
-
 def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night) -> None:
     for number in range(2):
         night.submit(f"done-{number}")
@@ -404,15 +384,6 @@ def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night
     ids = [row.order_id.partition("-")[0] for row in order_list.rows]
     assert ids == ["failed", "out", "done"]
     assert order_list.is_cut
-
-
-def test_an_order_under_way_is_listed_with_what_each_open_step_waits_for(night: Night) -> None:
-    requested(night)
-    submitted(night, "B")
-    rows = {row.order_id: row for row in listed(night, "running").rows}
-    assert rows["A"].why == told(night).waits.awaited
-    assert (rows["B"].step, rows["B"].why) == ("reserve", told(night, "B").waits.awaited)
-    assert rows["B"].until == night.system.order("B").complete_by
 
 
 def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:

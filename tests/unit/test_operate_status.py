@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -23,7 +22,7 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, o
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
-from sas.operate import checks, letters, status
+from sas.operate import checks, status
 from sas.operate.errors import NotPossibleError
 from sas.operate.messages import QueueCount
 from sas.operate.rows import row_of_summary
@@ -148,14 +147,6 @@ def test_an_order_in_error_is_a_problem_although_an_older_version_wrote_its_inde
     assert kinds(status_of(reading, at).problems) == ["undo-failed", "error"]
 
 
-def test_a_group_names_its_own_error_if_an_order_failed_twice(night: Night) -> None:
-    night.system.agents["stock"].then(RefusedError("no-stock", "sold out"))
-    night.fail("A", DECLINED)
-    night.fail("B", DECLINED)
-    why = {group.fingerprint: group.why for group in state(night).failures}
-    assert why["pay/card-declined"] == "card-declined: the card was declined"
-
-
 def test_an_outage_is_one_problem_with_all_that_waits_for_it(night: Night) -> None:
     opens(night, "payment", "payment could not be reached")
     seen(night, AlertKind.BREAKER_OPEN, "agent payment", "It failed. Check it.", "payment")
@@ -239,21 +230,6 @@ def test_a_time_that_a_sender_forged_does_not_end_the_command(night: Night) -> N
     assert night.sas("show", "O-1").code in {0, 1}
 
 
-def test_without_a_namespace_no_queue_is_looked_into(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ServiceBus")
-    (record,) = night.sas("status", "--json").json
-    assert record["Queues"] == []
-
-
-def test_text_of_a_service_can_neither_break_the_screen_nor_drive_the_terminal(
-    night: Night,
-) -> None:
-    opens(night, "payment", "one\x1b[2J\ntwo\u202e")
-    assert not set(night.sas("status").out) & set("\x1b\u202e")
-
-
 def test_it_looks_again_and_again_also_while_the_table_is_away(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,25 +272,6 @@ def checked(night: Night) -> dict[str, str]:
     return {record["Check"]: record["State"] for record in records}
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_a_table_that_does_not_answer_is_named_after_some_seconds(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hangs(*_arguments: object, **_options: object) -> NoReturn:
-        await asyncio.sleep(1)
-        raise StoreUnavailableError("the table: no answer.")
-
-    monkeypatch.setattr(systems, "SILENCE_S", 0.01)
-    monkeypatch.setattr(night.system.store, "attention", hangs)
-    result = night.sas("status")
-    assert (result.code, result.out) == (3, "")
-    place = "table orders of the storage account of the connection string"
-    assert result.err.splitlines() == [
-        f"sas: waiting for {place}. Ctrl-C ends this",
-        "sas: the table: no answer.",
-    ]
-
-
 def test_if_all_is_well_every_check_is_ok(night: Night) -> None:
     assert set(checked(night).values()) == {"ok"}
     result = night.sas("status", "--check")
@@ -346,15 +303,6 @@ def test_a_missing_right_is_told_from_a_missing_reach(
     assert checked(night)["reading orders"] == "wrong"
     store_away(monkeypatch)
     assert checked(night)["reading the table"] == "wrong"
-
-
-def test_the_queues_of_the_project_here_are_checked(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    queue = next(name for name in letters.expected_queues(ROOT) if name.startswith("agent-"))
-    night.forbidden = {queue}
-    assert checked(night)[f"reading {queue}"] == "unknown"
 
 
 def test_a_clock_that_is_off_is_wrong_by_how_much(

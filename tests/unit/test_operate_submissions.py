@@ -61,13 +61,13 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_file_gives_the_same_orders(form: str) -> None:
-    items = read(FORMS[form])
-    assert [item.order.order_id for item in items] == ["A-0", "A-1", "A-2"]
-    assert [content(item) for item in items] == [
-        {"lines": [{"n": n}], "city": "Münster"} for n in range(3)
-    ]
+def test_every_form_of_a_file_gives_the_same_orders() -> None:
+    for form, text in FORMS.items():
+        items = read(text)
+        assert [item.order.order_id for item in items] == ["A-0", "A-1", "A-2"], form
+        assert [content(item) for item in items] == [
+            {"lines": [{"n": n}], "city": "Münster"} for n in range(3)
+        ], form
 
 
 def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
@@ -100,10 +100,10 @@ def test_a_full_order_message_keeps_all_its_members() -> None:
     )
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_file_may_hold_one_object(indent: int | None) -> None:
-    [item] = read("\n" + json.dumps(BARE[0], indent=indent))
-    assert (item.order.order_id, item.line) == ("A-0", 2)
+def test_a_file_may_hold_one_object() -> None:
+    for indent in (None, 2):
+        [item] = read("\n" + json.dumps(BARE[0], indent=indent))
+        assert (item.order.order_id, item.line) == ("A-0", 2)
 
 
 def test_an_order_message_for_another_reply_queue_is_refused_with_both_names() -> None:
@@ -139,19 +139,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_with_its_line_and_what_to_do(name: str) -> None:
-    text, line, parts = BAD[name]
-    error = fails(text)
-    assert error.line == line
-    assert str(error).startswith(f"line {line}: ")
-    assert any(part in str(error) for part in parts.split("|")), str(error)
-
-
-@pytest.mark.parametrize("start", ["", GOOD + "\n"])
-def test_one_endless_item_is_given_up(start: str) -> None:
-    error = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
-    assert "longer than" in str(error) or "not JSON" in str(error)
+def test_bad_input_is_refused_with_its_line_and_what_to_do() -> None:
+    for name, (text, line, part) in BAD.items():
+        error = fails(text)
+        assert error.line == line, name
+        assert str(error).startswith(f"line {line}: "), name
+        assert part in str(error), name
+    for start in ("", GOOD + "\n"):
+        error = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
+        assert "longer than" in str(error) or "not JSON" in str(error)
 
 
 class Endless(io.RawIOBase):
@@ -216,11 +212,11 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)  # no event tells it
 
 
-@pytest.mark.parametrize("count", [0, 5000])
-async def test_everything_comes_out_once_and_in_order(count: int) -> None:
-    batches = [[item.line for item in batch] async for batch in read_ahead(items(count), 300)]
-    assert max(map(len, batches), default=0) <= 300
-    assert [line for batch in batches for line in batch] == list(range(count))
+async def test_everything_comes_out_once_and_in_order() -> None:
+    for count in (0, 5000):
+        batches = [[item.line for item in batch] async for batch in read_ahead(items(count), 300)]
+        assert max(map(len, batches), default=0) <= 300
+        assert [line for batch in batches for line in batch] == list(range(count))
 
 
 async def test_no_more_is_read_ahead_than_the_bound() -> None:
@@ -281,9 +277,8 @@ def expecting(*order_ids: str) -> SubmissionTracker:
     return tally
 
 
-@pytest.mark.parametrize(
-    ("notice", "data", "counted"),
-    [
+def test_each_end_of_an_order_is_counted_as_what_it_is() -> None:
+    endings: list[tuple[str, dict[str, Any], str]] = [
         ("completed", {}, "completed"),
         ("undone", {}, "undone"),
         ("rejected", {}, "rejected"),
@@ -292,36 +287,29 @@ def expecting(*order_ids: str) -> SubmissionTracker:
         ("received", {"duplicate": True, "state": "Compensated"}, "undone"),
         ("received", {"duplicate": True, "state": "Error"}, "failed"),
         ("received", {"duplicate": True, "state": "Rejected"}, "rejected"),
-    ],
-)
-def test_each_end_of_an_order_is_counted_as_what_it_is(
-    notice: str, data: dict[str, Any], counted: str
-) -> None:
-    tally = expecting("A", "B")
-    assert tally.note(notification("A", notice, **data))
-    assert (tally.ends[counted], tally.ends.total(), tally.finished) == (1, 1, False)
-    tally.note(notification("B", "completed"))
-    assert tally.finished
-    assert tally.went_well is (counted == "completed")
+    ]
+    for notice, data, end in endings:
+        tally = expecting("A", "B")
+        assert tally.note(notification("A", notice, **data))
+        assert (tally.ends[end], tally.ends.total(), tally.finished) == (1, 1, False)
+        tally.note(notification("B", "completed"))
+        assert tally.finished
+        assert tally.went_well is (end == "completed")
 
 
-@pytest.mark.parametrize(
-    ("notice", "data"),
-    [
+def test_a_notification_that_is_not_an_end_leaves_the_order_waiting() -> None:
+    others: list[tuple[str, dict[str, Any]]] = [
         ("received", {}),
         ("step-completed", {"step": "ship"}),
         ("failed", {"awaits": "undo"}),
         ("received", {"duplicate": True, "state": "Processing"}),
         ("greeting", {}),
-    ],
-)
-def test_a_notification_that_is_not_an_end_leaves_the_order_waiting(
-    notice: str, data: dict[str, Any]
-) -> None:
-    tally = expecting("A")
-    assert tally.note(notification("A", notice, **data))
-    assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
-    assert tally.counts()["unfinished"] == 1
+    ]
+    for notice, data in others:
+        tally = expecting("A")
+        assert tally.note(notification("A", notice, **data))
+        assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
+        assert tally.counts()["unfinished"] == 1
 
 
 def test_a_notification_delivered_twice_is_counted_once() -> None:
