@@ -6,18 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sas.bootstrap import STORE_RETRY_S
-from sas.codec.external import AlertMessage
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import CUT_OFF_S, read_config
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.engine.delivery import BUG, EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
-from sas.engine.external import ExternalSender
-from sas.engine.messages import Addresses
 from sas.engine.receiver import (
     CUT_AFTER,
     DELAY_MAX_S,
@@ -28,12 +24,9 @@ from sas.engine.receiver import (
     PROPERTIES,
     SOURCE,
     FailedError,
-    Receiver,
     delay_s,
 )
-from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
-from sas.features.incidents.board import IncidentBoard
 from sas.operate.letters import DeadLetterFate, Verdict, letter_of
 from sas.operate.redriving import resend
 from sas.ports import (
@@ -45,99 +38,11 @@ from sas.ports import (
     UnavailableError,
     UndeliverableError,
 )
-from sas.testing.bus import DEAD_LETTERS, BusFault, MemoryBus
-from sas.testing.clock import START, VirtualClock
+from sas.testing.bus import DEAD_LETTERS, BusFault
+from sas.testing.clock import START
 from sas.testing.platform import host_rules
-from sas.testing.store import MemoryStore, StoreFault
-
-QUEUE, LETTERS, REJECTED = "scheduler", "dead-letters", "orders-rejected"
-MINUTES = timedelta(minutes=9)
-
-
-class Door:
-    """A receiver over a queue in memory, and a handler that fails a number of times."""
-
-    def __init__(self, *failures: Exception) -> None:
-        self.clock = VirtualClock()
-        self.bus = MemoryBus(self.clock)
-        self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.bus.declare(LETTERS, "operator-alerts", REJECTED)
-        self.store = MemoryStore()
-        external = ExternalSender(self.store, self.bus, self.clock)
-        self.incidents = IncidentBoard(
-            self.store, external, clock=self.clock, to=Addresses(Queues(), "test")
-        )
-        self.receiver = Receiver(
-            bus=self.bus,
-            clock=self.clock,
-            function_time=MINUTES,
-            external=external,
-            report_mismatch=self.reported,
-            incidents=self.incidents,
-            run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
-            dead_letters=LETTERS,
-            reject=self.rejected,
-        )
-        self.failures = list(failures)
-        self.reports: list[str] = []
-        self.seen: list[Delivery] = []
-        self.kept: list[Delivery] = []
-
-    async def rejected(self, delivery: Delivery) -> None:
-        await self.bus.send([Message(REJECTED, "kept", b"{}")])
-        self.kept.append(delivery)
-
-    async def reported(self, error: Exception) -> None:
-        self.reports.append(str(error))
-
-    async def handler(self, delivery: Delivery) -> str:
-        self.seen.append(delivery)
-        if self.failures:
-            raise self.failures.pop(0)
-        return "handled"
-
-    async def receive(self, message: Message | Delivery) -> object:
-        delivery = message if isinstance(message, Delivery) else delivered(message)
-        return await self.clock.run(self.receiver.receive(self.handler, delivery))
-
-    async def pauses(self, message: Message | Delivery) -> list[float]:
-        """Receive a message and its copies until it is handled; return the pauses in seconds."""
-        pauses = []
-        while await self.receive(message) is None:
-            before = self.clock.now()
-            await self.clock.advance(LETTER_DELAY_MAX_S)
-            copy = self.bus.take(message.queue)
-            if copy is None:
-                break
-            assert copy.scheduled_at is not None
-            pauses.append((copy.scheduled_at - before).total_seconds())
-            message = copy
-        return pauses
-
-    def alerts(self) -> list[AlertMessage]:
-        bodies = [message.body for message in self.bus.messages("operator-alerts")]
-        return [msgspec.json.decode(body, type=AlertMessage) for body in bodies]
-
-    async def next(self) -> Message:
-        await self.clock.advance(DELAY_MAX_S)
-        message = self.bus.take(QUEUE)
-        assert message is not None
-        return message
-
-
-def delivered(message: Message) -> Delivery:
-    return Delivery(
-        body=message.body,
-        message_id=message.message_id,
-        queue=message.queue,
-        properties=message.properties,
-        count=1,
-    )
-
-
-FIRST = Delivery(
-    body=b"{}", message_id="O-1/3/0", queue=QUEUE, properties={"traceparent": "00-1"}, count=1
-)
+from sas.testing.store import StoreFault
+from tests.unit.receiver_kit import FIRST, LETTERS, MINUTES, QUEUE, REJECTED, Door
 
 
 async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
@@ -372,7 +277,7 @@ async def test_poison_is_tried_for_minutes_and_is_a_dead_letter_with_its_error_t
     (letter,) = door.bus.messages(LETTERS)
     assert letter.properties["DeadLetterReason"] == FAILED
     assert letter.properties["DeadLetterErrorDescription"].startswith(f"{error!r}"[:8])
-    assert "(tests/unit/test_receiver.py:" in letter.properties["DeadLetterErrorDescription"]
+    assert "(tests/unit/receiver_kit.py:" in letter.properties["DeadLetterErrorDescription"]
     await door.receive(letter)
     received = door.seen[-1]
     assert (received.message_id, received.source_queue) == (FIRST.message_id, QUEUE)
@@ -405,7 +310,7 @@ async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_
         await door.receive(replace(FIRST, body=body, message_id=f"m-{number}", queue=queue))
         assert len(door.alerts()) == 1
     (alert,) = door.alerts()
-    line = f"tests/unit/test_receiver.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
+    line = f"tests/unit/receiver_kit.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
     assert (alert.kind, alert.scope) == ("agent-failing", f"KeyError at {line}")
     assert alert.text.startswith(
         f"Messages of queue scheduler fail: KeyError: “'amount'” ({line}). If a release brought "

@@ -1,4 +1,4 @@
-"""Held messages, in sequences: a queue that is full, takes again, is full again, is gone, and so on.
+"""Held messages, in sequences: a queue is full, takes again, is full again, is gone.
 
 The reference model is written from the text of ``sas.engine.held``. The limits are small here, so
 that a page, the bound and the ages are exceeded more than once in a run.
@@ -14,7 +14,7 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
 from sas.engine import held as module
@@ -34,6 +34,7 @@ ORDERS, SCHEDULER, LETTERS = QUEUES.orders, QUEUES.scheduler, QUEUES.dead_letter
 NAMES = [SHOP, ORDERS, SCHEDULER, LETTERS]
 HELD_MAX, PAGE = 3, 2
 TAKES, FULL, MISSING, FORBIDDEN = "takes", "full", "missing", "forbidden"
+CHANGES = [TAKES, FULL, FULL, MISSING, FORBIDDEN]
 PAUSES = [timedelta(seconds=61), timedelta(minutes=3), *[REPORTED_AFTER] * 3, HELD_FOR]
 
 
@@ -160,9 +161,7 @@ class HeldMessages(AsyncMachine):
     def _hold(self, queue: str, *, is_copy: bool, is_large: bool = False) -> None:
         self.number += 1
         name = f"m-{self.number}"
-        item = Waiting(
-            name=name, since=self.system.clock.now(), is_copy=is_copy, is_large=is_large
-        )
+        item = Waiting(name=name, since=self.system.clock.now(), is_copy=is_copy, is_large=is_large)
         body = b"x" * MESSAGE_BYTES_MAX if is_large else b"{}"
         own_id, properties = (f"again/{name}", {FIRST_ID: name}) if is_copy else (name, {})
         message = Message(queue, own_id, body, properties=properties)
@@ -171,7 +170,7 @@ class HeldMessages(AsyncMachine):
         self.run(self.system.later(0.001))
         self.model.waiting[queue].append(item)
 
-    @rule(name=st.sampled_from(NAMES), state=st.sampled_from([TAKES, FULL, FULL, MISSING, FORBIDDEN]))
+    @rule(name=st.sampled_from(NAMES), state=st.sampled_from(CHANGES))
     def change(self, name: str, state: str) -> None:
         self.model.states[name], self.model.room[name] = state, 0
         queue, queues = self.queues[name], self.system.bus.queues
@@ -222,7 +221,7 @@ class HeldMessages(AsyncMachine):
         self._check_incidents()
 
     def _check_places(self) -> None:
-        model, bus = self.model, self.system.bus
+        model = self.model
         letters = set()
         for name, queue in self.queues.items():
             items = self.run(self.system.store.held(name, 100))
