@@ -30,9 +30,9 @@ class Door:
     """
 
     def __init__(self, *failures: Exception, beside: Door | None = None) -> None:
-        self.clock = beside.clock if beside else VirtualClock()
-        self.bus = beside.bus if beside else MemoryBus(self.clock)
-        self.store = beside.store if beside else MemoryStore()
+        self.clock: VirtualClock = beside.clock if beside else VirtualClock()
+        self.bus: MemoryBus = beside.bus if beside else MemoryBus(self.clock)
+        self.store: MemoryStore = beside.store if beside else MemoryStore()
         if beside is None:
             self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
             self.bus.declare(LETTERS, "operator-alerts", REJECTED)

@@ -27,6 +27,7 @@ from sas.features.incidents.rules import OVER_AFTER
 from sas.ports import HeldMessage, Message
 from sas.testing.bus import MESSAGE_BYTES_MAX, Queue
 from sas.testing.store import StoreFault
+from tests.simulation.machines.incidents_kit import noted
 from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit
 
@@ -55,7 +56,7 @@ class HeldModel:
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NAMES, TAKES))
     waiting: dict[str, list[Waiting]] = field(default_factory=lambda: {name: [] for name in NAMES})
     room: Counter[str] = field(default_factory=Counter)
-    taken: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    accepted: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
     letters: set[tuple[str, str]] = field(default_factory=set)
     aside: set[str] = field(default_factory=set)
     given_up: Counter[str] = field(default_factory=Counter)
@@ -86,8 +87,8 @@ class HeldModel:
         if self.states[queue] == FULL and not self.room[queue]:
             return False
         self.room[queue] -= self.states[queue] == FULL
-        if item.name not in self.taken[queue]:
-            self.taken[queue].append(item.name)
+        if item.name not in self.accepted[queue]:
+            self.accepted[queue].append(item.name)
         return True
 
     def _is_aside(self, item: Waiting) -> bool:
@@ -165,8 +166,8 @@ class HeldMessages(AsyncMachine):
         body = b"x" * MESSAGE_BYTES_MAX if is_large else b"{}"
         own_id, properties = (f"again/{name}", {FIRST_ID: name}) if is_copy else (name, {})
         message = Message(queue, own_id, body, properties=properties)
-        held = HeldMessage(message=message, since=item.since, order_id="O-1")
-        self.run(self.system.store.hold(held))
+        row = HeldMessage(message=message, since=item.since, order_id="O-1")
+        self.run(self.system.store.hold(row))
         self.run(self.system.later(0.001))
         self.model.waiting[queue].append(item)
 
@@ -214,7 +215,7 @@ class HeldMessages(AsyncMachine):
             await asyncio.gather(*map(turns, instances))
             await self.system.clock.sleep(61)
             for instance in instances:
-                await instance.context.incidents.note()
+                await noted(instance)
 
         self.run(self.system.run(all_turns()))
         self._check_places()
@@ -229,7 +230,7 @@ class HeldMessages(AsyncMachine):
             assert names == [each.name for each in model.waiting[name]]
             messages = [queued.message for queued in queue.waiting]
             plain = [_first_id(each) for each in messages if SOURCE not in each.properties]
-            assert list(dict.fromkeys(plain)) == model.taken[name]
+            assert list(dict.fromkeys(plain)) == model.accepted[name]
             letters |= {
                 (each.properties[SOURCE], _first_id(each))
                 for each in messages

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 from unittest import mock
 
 from hypothesis import settings
@@ -113,7 +114,7 @@ class PutBack(AsyncMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [
+        self.patches: list[Any] = [
             mock.patch.object(module, "FAILURES_MAX", FAILURES_MAX),
             mock.patch("sas.engine.receiver.random.uniform", lambda _low, high: high),
         ]
@@ -237,8 +238,8 @@ class PutBack(AsyncMachine):
             if item.place in (QUEUED, HELD)
         }
         assert sorted(places) == sorted(open_items)
-        kept = {delivery.message_id for door in self.doors for delivery in door.kept}
-        assert kept == {name for name, item in self.items.items() if item.place == REJECTED}
+        kept_ids = {delivery.message_id for door in self.doors for delivery in door.kept}
+        assert kept_ids == {name for name, item in self.items.items() if item.place == REJECTED}
 
     def _check_message(self, item: Travelling, message: Message) -> None:
         """Check what a message carries, by its model."""

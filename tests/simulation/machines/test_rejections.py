@@ -21,6 +21,7 @@ from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import OVER_AFTER
 from sas.ports import BusUnavailableError, Message
 from sas.testing.bus import MESSAGE_BYTES_MAX
+from tests.simulation.machines.incidents_kit import noted
 from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.actors_kit import Kit, delivery, kit, letter, order
 
@@ -45,8 +46,8 @@ class RejectionModel:
     """Each set has the names of messages."""
 
     states: dict[str, str] = field(default_factory=lambda: {WEB: TAKES, REJECTED: TAKES})
-    told: set[str] = field(default_factory=set)
-    kept: set[str] = field(default_factory=set)
+    notified: set[str] = field(default_factory=set)
+    kept_names: set[str] = field(default_factory=set)
     letters: set[str] = field(default_factory=set)
     alerts: set[str] = field(default_factory=set)
     times: Counter[str] = field(default_factory=Counter)
@@ -57,12 +58,12 @@ class RejectionModel:
         has_sender = kind in (REFUSED, DEAD)
         is_told = has_sender and self.states[WEB] != MISSING
         if is_told:  # 1. The application first.
-            self.told.add(name)
+            self.notified.add(name)
         place = self.states[REJECTED]  # 2. Keep the message.
         if place == MISSING or (place == FULL and not is_told and kind != LARGE):
             return False
         if place == TAKES:
-            self.kept.add(name)
+            self.kept_names.add(name)
         if kind == INTERNAL:  # 3. Inform the operator.
             self.alerts.add(name)
         else:
@@ -147,20 +148,22 @@ class RefusedMessages(AsyncMachine):
     def _check(self) -> None:
         model, now = self.model, self.system.clock.now()
         for instance in self.instances:
-            self.run(instance.context.incidents.note())
+            self.run(noted(instance))
         notices = [queued.message for queued in self.queues[WEB].waiting]
         notices += [message for message in self.system.held() if message.queue == WEB]
-        assert len({message.message_id for message in notices}) == len(model.told)
+        assert len({message.message_id for message in notices}) == len(model.notified)
         kept_ids = [queued.message.message_id for queued in self.queues[REJECTED].waiting]
-        assert len(set(kept_ids)) == len(model.kept)
+        assert len(set(kept_ids)) == len(model.kept_names)
         assert len(set(self.system.ids(QUEUES.dead_letters))) == len(model.letters)
         incidents = self.run(active_incidents(self.system.store).all())
-        for scope in [*SCOPES.values(), NOT_KEPT, UNREAD]:
-            kind = AlertKind.UNDELIVERABLE if scope == UNREAD else AlertKind.REJECTED
-            value = incidents.get(name_of(kind, scope))
-            active = value.value if value else None
-            times = model.times[scope] if model.is_active(scope, now) else None
-            assert (active.times if active else None) == times, scope
+        times = {name: value.value.times for name, value in incidents.items() if value.value}
+        assert times == {
+            name_of(
+                AlertKind.UNDELIVERABLE if scope == UNREAD else AlertKind.REJECTED, scope
+            ): count
+            for scope, count in model.times.items()
+            if model.is_active(scope, now)
+        }
         alone = {alert.id for alert in self.system.alerts() if not alert.scope}
         assert len(alone) == len(model.alerts)
 

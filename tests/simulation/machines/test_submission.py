@@ -183,4 +183,4 @@ class Submissions(AsyncMachine):
 
 
 TestSubmissions = Submissions.TestCase
-TestSubmissions.settings = settings(max_examples=40, stateful_step_count=30)
+TestSubmissions.settings = settings(max_examples=25, stateful_step_count=30)
