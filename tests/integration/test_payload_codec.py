@@ -13,7 +13,6 @@ from azure.data.tables.aio import TableServiceClient
 
 from sas.codec.payloads import decode_content
 from sas.config import read_payload_codec
-from sas.domain.content import PayloadRef
 from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, Rig, body_of, northwind, rig, until
@@ -109,15 +108,3 @@ async def test_neither_the_table_nor_a_queue_between_the_functions_has_content(s
         decode_content(bytes(raw).decode(), read_payload_codec(KEYS)) for raw in results.values()
     ]
     assert {json.loads(text)["paid-by"] for text in texts} == {"VINET"}
-
-
-async def test_a_large_order_is_encoded_in_its_chunks_too(system: Rig) -> None:
-    (line, *_) = northwind()["lines"]
-    async with system.host():
-        await system.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
-        await system.ends("S-2", "Processed")
-        await system.quiet()
-    assert isinstance((await system.order("S-2")).details.payload, PayloadRef)
-    table = await raw_table(system)
-    assert "|d|payload|" in table
-    assert quoted(table) == []

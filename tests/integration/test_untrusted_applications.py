@@ -10,7 +10,6 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from devstack.servicebus import EntityStatus
 from tests.functions_rig import SHOP, WHOLESALE, Rig, order, rig, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,29 +75,6 @@ async def test_a_message_without_an_id_or_of_no_data_is_handled_as_any_other(sys
         await system.quiet()
     (rejected,) = [rejected for rejected in await system.rejected() if "N-2" in rejected.body]
     assert (rejected.message_id or "").startswith("body/")
-
-
-async def test_a_rejected_queue_that_takes_nothing_keeps_no_application_from_its_notification(
-    system: Rig,
-) -> None:
-    """Another application may have filled it, or an operator disabled it."""
-    kept_before = len(await system.rejected())
-    system.broker.update_queue("orders-rejected", status=EntityStatus.SEND_DISABLED)
-    async with system.host("submission_web_shop"):
-        for number in range(3):
-            body = b'{"order_id":"web-shop-no-%d"}' % number
-            await system.send("orders-web-shop", ServiceBusMessage(body, message_id=f"no-{number}"))
-        await until(lambda: _all_notified(system), "every application is notified")
-        await system.quiet_queue("orders-web-shop")
-    system.broker.update_queue("orders-rejected", status=EntityStatus.ACTIVE)
-    assert len(await system.rejected()) == kept_before
-    scopes = [alert.scope for alert in await system.alerts() if alert.kind == "rejected"]
-    assert scopes.count("queue orders-rejected") == 1
-
-
-async def _all_notified(system: Rig) -> bool:
-    kinds = [await system.kinds(f"web-shop-no-{number}") for number in range(3)]
-    return kinds == [["rejected"]] * 3
 
 
 async def _kept(system: Rig, count: int, text: str = "") -> bool:

@@ -9,36 +9,14 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.features.incidents.board import RESPONSE_QUEUES_MAX
 from sas.operate import redriving
 from sas.operate.letters import letter_of
 from sas.ports import BusUnavailableError, StoreUnavailableError
 from tests import indexed_functions
-from tests.unit.actors_kit import Kit, kit, letter, order
-
-BOUND = Queues(applications=("web", "shop"))
-WEB, SHOP, OTHER = "responses-web", "responses-shop", "responses-other"
-
-
-def bound_system() -> Kit:
-    system = kit(queues=BOUND)
-    system.bus.declare(OTHER)
-    return system
-
-
-async def come(system: Kit, body: bytes, queue: str, *, dead: bool = False) -> None:
-    """Hand over an order that came by a queue, or its dead letter."""
-    if dead:
-        await system.run(system.dead_letters.handle(letter(body, queue)))
-    else:
-        urgent = queue.endswith("-urgent")
-        await system.run(
-            system.submitter.handle(
-                Delivery(body=body, message_id="m-1", queue=queue, urgent=urgent)
-            )
-        )
+from tests.unit.actors_kit import Kit, order
+from tests.unit.bound_kit import BOUND, OTHER, SHOP, WEB, bound_system, come
 
 
 def notices_of(system: Kit) -> dict[str, list[str]]:
@@ -78,15 +56,13 @@ async def test_an_order_that_its_own_queue_gave_up_is_resent_as_another_submissi
 
 
 @pytest.mark.parametrize("dead", [False, True])
-@pytest.mark.parametrize("reply_queue", [SHOP, OTHER, "Responses-web", "responses-WEB", "orders"])
-async def test_an_application_cannot_aim_notifications_at_another(
-    reply_queue: str, *, dead: bool
-) -> None:
-    system = bound_system()
-    await come(system, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
-    assert system.store.orders == {}
-    assert notices_of(system) == {WEB: ["rejected"]}
-    assert len(system.rejected()) == len(system.alerts()) == 1
+async def test_an_application_cannot_aim_notifications_at_another(*, dead: bool) -> None:
+    for reply_queue in (SHOP, OTHER, "Responses-web", "responses-WEB", "orders"):
+        system = bound_system()
+        await come(system, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
+        assert system.store.orders == {}
+        assert notices_of(system) == {WEB: ["rejected"]}
+        assert len(system.rejected()) == len(system.alerts()) == 1
 
 
 @pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "orders", "dead-letters"])
@@ -121,32 +97,27 @@ async def test_a_message_that_must_wait_while_its_queue_is_full_keeps_no_slot() 
 
 
 @pytest.mark.parametrize("dead", [False, True])
-@pytest.mark.parametrize("order_id", ["shop-1", "O-1", "web", "WEB-1", "webshop-1"])
-async def test_an_application_cannot_take_an_id_that_is_not_its_own(
-    order_id: str, *, dead: bool
-) -> None:
-    system = bound_system()
-    await come(system, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
-    assert system.store.orders == {}
-    assert notices_of(system) == {WEB: ["rejected"]}
-    await come(system, order("shop-1", reply_queue=SHOP), "orders-shop")
-    assert notices_of(system)[SHOP] == ["received"]
+async def test_an_application_cannot_take_an_id_that_is_not_its_own(*, dead: bool) -> None:
+    for order_id in ("shop-1", "O-1", "web", "WEB-1", "webshop-1"):
+        system = bound_system()
+        await come(system, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
+        assert system.store.orders == {}
+        assert notices_of(system) == {WEB: ["rejected"]}
+        await come(system, order("shop-1", reply_queue=SHOP), "orders-shop")
+        assert notices_of(system)[SHOP] == ["received"]
 
 
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("queue", ["orders", "orders-urgent"])
-@pytest.mark.parametrize(
-    ("order_id", "reply_queue"),
-    [("O-1", WEB), ("O-1", "responses-WEB"), ("web-1", OTHER), ("web-1", WEB)],
-)
 async def test_the_shared_queue_takes_neither_a_bound_response_queue_nor_a_bound_id(
-    order_id: str, reply_queue: str, queue: str, *, dead: bool
+    queue: str, *, dead: bool
 ) -> None:
-    system = bound_system()
-    await come(system, order(order_id, reply_queue=reply_queue), queue, dead=dead)
-    assert system.store.orders == {}
-    assert set(notices_of(system)) <= {OTHER}
-    assert len(system.rejected()) == 1
+    for order_id, reply_queue in (("O-1", WEB), ("O-1", "responses-WEB"), ("web-1", OTHER)):
+        system = bound_system()
+        await come(system, order(order_id, reply_queue=reply_queue), queue, dead=dead)
+        assert system.store.orders == {}
+        assert set(notices_of(system)) <= {OTHER}
+        assert len(system.rejected()) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,9 @@ async def test_thousands_of_held_messages_delay_no_expired_step() -> None:
     assert len(system.held()) == 5_000
 
 
-@pytest.mark.parametrize("count", [1, 3_000])
-async def test_a_queue_that_refuses_costs_one_send_in_half_a_minute_however_much_waits(
-    count: int,
-) -> None:
+async def test_a_queue_that_refuses_costs_one_send_in_half_a_minute_however_much_waits() -> None:
     system = kit()
-    await hold(system, SHOP, count)
+    await hold(system, SHOP, 3_000)
     system.bus.queues[SHOP].refuses = True
     tries, before = sends(system), system.store.meter.now()
     for _ in range(30):
@@ -75,18 +72,7 @@ async def test_a_queue_that_refuses_costs_one_send_in_half_a_minute_however_much
         await system.later(10)
     assert tries == {SHOP: 10}
     assert (system.store.meter - before).writes < 40
-    assert len(system.held()) == count
-
-
-async def test_a_queue_that_takes_messages_again_gets_them_in_turn_each_once() -> None:
-    system = kit()
-    system.bus.declare(OTHER)
-    await hold(system, OTHER, 3 * PAGE + 1)
-    await hold(system, SHOP, 2)
-    await system.sweep()
-    assert system.held() == []
-    assert system.ids(OTHER) == [f"m-{number}" for number in range(3 * PAGE + 1)]
-    assert system.ids(SHOP) == ["m-0", "m-1"]
+    assert len(system.held()) == 3_000
 
 
 async def test_no_queue_takes_the_turn_of_another_and_the_next_sweep_goes_on_behind_the_last() -> (
@@ -139,15 +125,12 @@ async def test_slow_queues_keep_none_behind_them_waiting_for_ever() -> None:
     assert system.ids(SHOP) == ["m-0"]
 
 
-@pytest.mark.parametrize(
-    ("queue", "kind"), [(SHOP, "undeliverable"), (QUEUES.scheduler, "queue-delay")]
-)
-async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_and_of_its_end(
-    queue: str, kind: str
-) -> None:
+async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_and_of_its_end() -> (
+    None
+):
     system = kit()
-    await hold(system, queue, 3, properties={FIRST_ID: "m"})
-    system.bus.queues[queue].refuses = True
+    await hold(system, SHOP, 3)
+    system.bus.queues[SHOP].refuses = True
     await system.later(LATE_S - 10)
     await system.sweep()
     assert kinds(system) == []
@@ -155,15 +138,15 @@ async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_a
         await system.later(AGAIN_S)
         await system.sweep()
     (alert,) = system.alerts()
-    assert (alert.kind, alert.scope) == (kind, f"queue {queue}")
-    assert f"Queue “{queue}” takes no messages since 20" in alert.text
-    system.bus.queues[queue].refuses = False
+    assert (alert.kind, alert.scope) == ("undeliverable", f"queue {SHOP}")
+    assert f"Queue “{SHOP}” takes no messages since 20" in alert.text
+    system.bus.queues[SHOP].refuses = False
     await system.later(AGAIN_S)
     await system.sweep()
-    assert len(system.ids(queue)) == 3
+    assert len(system.ids(SHOP)) == 3
     await system.later(360)
     await system.sweep()
-    assert kinds(system) == [kind, "cleared"]
+    assert kinds(system) == ["undeliverable", "cleared"]
 
 
 async def test_a_queue_of_alerts_that_takes_none_is_logged_and_makes_no_alert(
@@ -182,34 +165,22 @@ async def test_a_queue_of_alerts_that_takes_none_is_logged_and_makes_no_alert(
     assert system.held() == []
 
 
-async def test_a_notification_that_is_held_for_too_long_is_given_up_and_counted() -> None:
-    system = kit()
-    await hold(system, SHOP, PAGE + 5)
-    await system.later(HELD_FOR.total_seconds() + 1)
-    await hold(system, SHOP)
-    system.bus.queues[SHOP].refuses = True
-    await system.sweep()
-    assert len(system.held()) == 1
-    for _ in range(20):
-        await system.later(60)
-        await system.sweep()
-    assert kinds(system) == ["undeliverable", "undeliverable"]
-    assert "Notifications given up so far: 25, of orders such as “O-10”" in system.alerts()[-1].text
-
-
-async def test_beyond_a_bound_the_oldest_notifications_of_a_queue_are_given_up(
+async def test_beyond_a_bound_the_oldest_notifications_and_orders_of_a_queue_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """An application that keeps its queue full had each of its waiting orders held for 14 days."""
     monkeypatch.setattr(module, "HELD_MAX", 40)
     system = kit()
     await hold(system, SHOP, 75)
-    await hold(system, QUEUES.scheduler, 75, properties={FIRST_ID: "m"})
-    for queue in (SHOP, QUEUES.scheduler):
+    for queue in (QUEUES.orders, QUEUES.scheduler):
+        await hold(system, queue, 75, properties={FIRST_ID: "m"})
+    for queue in (SHOP, QUEUES.orders, QUEUES.scheduler):
         system.bus.queues[queue].refuses = True
     await system.later(LATE_S)
     await system.sweep()
     counts = Counter(message.queue for message in system.held())
-    assert counts == {SHOP: 40, QUEUES.scheduler: 75}
+    assert counts == {SHOP: 40, QUEUES.orders: 40, QUEUES.scheduler: 75}
+    assert len(system.bus.messages(QUEUES.dead_letters)) == 35
     assert [item.message.message_id for item in await system.store.held(SHOP, 1)] == ["m-35"]
 
 
@@ -250,33 +221,6 @@ async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again
     assert system.notices() == ["rejected"]
 
 
-async def test_of_orders_too_only_so_many_are_held_for_a_queue_and_the_oldest_are_dead_letters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An application that keeps its queue full had each of its waiting orders held for 14 days."""
-    monkeypatch.setattr(module, "HELD_MAX", 40)
-    system = kit()
-    await hold(system, QUEUES.orders, 75, properties={FIRST_ID: "m"})
-    system.bus.queues[QUEUES.orders].refuses = True
-    await system.later(LATE_S)
-    await system.sweep()
-    assert len(system.held()) == 40
-    assert len(system.bus.messages(QUEUES.dead_letters)) == 35
-
-
-async def test_a_copy_waits_for_a_right_to_send_that_is_missing_for_a_while() -> None:
-    system = kit()
-    await hold(system, QUEUES.orders, properties={FIRST_ID: "m-1"})
-    system.bus.queues[QUEUES.orders].forbids = True
-    await system.sweep()
-    assert len(system.held()) == 1
-    system.bus.queues[QUEUES.orders].forbids = False
-    await system.later(AGAIN_S)
-    await system.sweep()
-    assert system.ids(QUEUES.orders) == ["m-0"]
-    assert system.rejected() == []
-
-
 async def test_a_row_changed_by_hand_is_reported_and_stops_no_other_queue() -> None:
     system = kit()
     system.bus.declare(OTHER)
@@ -295,18 +239,18 @@ async def test_a_row_changed_by_hand_is_reported_and_stops_no_other_queue() -> N
     assert kinds(system) == ["unreadable"]
 
 
-@pytest.mark.parametrize("operation", ["held_queue", "held", "release"])
-async def test_a_store_that_does_not_answer_costs_a_sweep_nothing_but_time(operation: str) -> None:
-    system = await running()
-    await hold(system, SHOP)
-    await system.later(30)
-    system.store.fail_next(operation, *[StoreFault.UNAVAILABLE] * 2)
-    assert await system.sweep() == {"step reset": 1}
-    for _ in range(2):
-        await system.later(AGAIN_S)
-        await system.sweep()
-    assert system.held() == []
-    assert "m-0" in system.ids(SHOP)
+async def test_a_store_that_does_not_answer_costs_a_sweep_nothing_but_time() -> None:
+    for operation in ("held_queue", "held", "release"):
+        system = await running()
+        await hold(system, SHOP)
+        await system.later(30)
+        system.store.fail_next(operation, *[StoreFault.UNAVAILABLE] * 2)
+        assert await system.sweep() == {"step reset": 1}
+        for _ in range(2):
+            await system.later(AGAIN_S)
+            await system.sweep()
+        assert system.held() == []
+        assert "m-0" in system.ids(SHOP)
 
 
 async def test_what_the_version_before_held_is_moved_and_sent() -> None:

@@ -6,34 +6,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sas.bootstrap import STORE_RETRY_S
-from sas.codec.external import AlertMessage
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
 from sas.config import CUT_OFF_S, read_config
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.engine.delivery import BUG, EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
-from sas.engine.external import ExternalSender
-from sas.engine.messages import Addresses
 from sas.engine.receiver import (
     CUT_AFTER,
-    DELAY_MAX_S,
     FAILED,
     FAILURE_DELAY_MAX_S,
     FAILURES_MAX,
     LETTER_DELAY_MAX_S,
     PROPERTIES,
     SOURCE,
-    FailedError,
-    Receiver,
-    delay_s,
 )
-from sas.engine.run_on import RunOn
 from sas.environment import CONNECTION
-from sas.features.incidents.board import IncidentBoard
 from sas.operate.letters import DeadLetterFate, Verdict, letter_of
 from sas.operate.redriving import resend
 from sas.ports import (
@@ -45,99 +35,10 @@ from sas.ports import (
     UnavailableError,
     UndeliverableError,
 )
-from sas.testing.bus import DEAD_LETTERS, BusFault, MemoryBus
-from sas.testing.clock import START, VirtualClock
+from sas.testing.bus import DEAD_LETTERS
+from sas.testing.clock import START
 from sas.testing.platform import host_rules
-from sas.testing.store import MemoryStore, StoreFault
-
-QUEUE, LETTERS, REJECTED = "scheduler", "dead-letters", "orders-rejected"
-MINUTES = timedelta(minutes=9)
-
-
-class Door:
-    """A receiver over a queue in memory, and a handler that fails a number of times."""
-
-    def __init__(self, *failures: Exception) -> None:
-        self.clock = VirtualClock()
-        self.bus = MemoryBus(self.clock)
-        self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.bus.declare(LETTERS, "operator-alerts", REJECTED)
-        self.store = MemoryStore()
-        external = ExternalSender(self.store, self.bus, self.clock)
-        self.incidents = IncidentBoard(
-            self.store, external, clock=self.clock, to=Addresses(Queues(), "test")
-        )
-        self.receiver = Receiver(
-            bus=self.bus,
-            clock=self.clock,
-            function_time=MINUTES,
-            external=external,
-            report_mismatch=self.reported,
-            incidents=self.incidents,
-            run_on=RunOn(bus=self.bus, clock=self.clock, inline=frozenset()),
-            dead_letters=LETTERS,
-            reject=self.rejected,
-        )
-        self.failures = list(failures)
-        self.reports: list[str] = []
-        self.seen: list[Delivery] = []
-        self.kept: list[Delivery] = []
-
-    async def rejected(self, delivery: Delivery) -> None:
-        await self.bus.send([Message(REJECTED, "kept", b"{}")])
-        self.kept.append(delivery)
-
-    async def reported(self, error: Exception) -> None:
-        self.reports.append(str(error))
-
-    async def handler(self, delivery: Delivery) -> str:
-        self.seen.append(delivery)
-        if self.failures:
-            raise self.failures.pop(0)
-        return "handled"
-
-    async def receive(self, message: Message | Delivery) -> object:
-        delivery = message if isinstance(message, Delivery) else delivered(message)
-        return await self.clock.run(self.receiver.receive(self.handler, delivery))
-
-    async def pauses(self, message: Message | Delivery) -> list[float]:
-        """Receive a message and its copies until it is handled; return the pauses in seconds."""
-        pauses = []
-        while await self.receive(message) is None:
-            before = self.clock.now()
-            await self.clock.advance(LETTER_DELAY_MAX_S)
-            copy = self.bus.take(message.queue)
-            if copy is None:
-                break
-            assert copy.scheduled_at is not None
-            pauses.append((copy.scheduled_at - before).total_seconds())
-            message = copy
-        return pauses
-
-    def alerts(self) -> list[AlertMessage]:
-        bodies = [message.body for message in self.bus.messages("operator-alerts")]
-        return [msgspec.json.decode(body, type=AlertMessage) for body in bodies]
-
-    async def next(self) -> Message:
-        await self.clock.advance(DELAY_MAX_S)
-        message = self.bus.take(QUEUE)
-        assert message is not None
-        return message
-
-
-def delivered(message: Message) -> Delivery:
-    return Delivery(
-        body=message.body,
-        message_id=message.message_id,
-        queue=message.queue,
-        properties=message.properties,
-        count=1,
-    )
-
-
-FIRST = Delivery(
-    body=b"{}", message_id="O-1/3/0", queue=QUEUE, properties={"traceparent": "00-1"}, count=1
-)
+from tests.unit.receiver_kit import FIRST, LETTERS, MINUTES, QUEUE, REJECTED, Door
 
 
 async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
@@ -259,24 +160,6 @@ async def test_a_dead_letter_that_fails_comes_again_ever_later_until_it_is_handl
     assert {delivery.source_queue for delivery in door.seen} == {"orders"}
 
 
-async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half_a_minute() -> None:
-    door = Door(*(StoreUnavailableError("away") for _ in range(300)))
-    message: Message | Delivery = FIRST
-    while (result := await door.receive(message)) is None:
-        message = await door.next()
-    assert result == "handled"
-    assert {delivery.count for delivery in door.seen} == {1}
-    assert all(delay_s(times) <= DELAY_MAX_S for times in range(400))
-
-
-async def test_a_redelivery_puts_the_same_copy_back_and_duplicate_detection_drops_it() -> None:
-    door = Door(StoreUnavailableError("away"), StoreUnavailableError("away"))
-    await door.receive(FIRST)
-    await door.receive(FIRST)
-    await door.next()
-    assert door.bus.take(QUEUE) is None
-
-
 async def test_what_an_error_asks_for_is_among_the_properties_of_the_copy() -> None:
     outage = BusUnavailableError("away")
     outage.put_back_with["sas_call_state"] = "tried"
@@ -286,39 +169,12 @@ async def test_what_an_error_asks_for_is_among_the_properties_of_the_copy() -> N
     assert (await door.next()).properties["sas_call_state"] == "tried"
 
 
-async def test_while_its_own_queue_takes_no_copy_the_function_waits_and_handles_it_itself() -> None:
-    door = Door(StoreUnavailableError("away"), StoreUnavailableError("away"))
-    door.bus.fail_next(BusFault.UNAVAILABLE, BusFault.UNAVAILABLE)
-    assert await door.receive(FIRST) == "handled"
-    assert len(door.seen) == 3
-
-
 async def test_a_message_that_no_queue_may_be_sent_for_now_waits_too() -> None:
     """The app lost its right to send, and cannot put anything aside."""
     refused = Message("orders-rejected", "m", b"{}")
     door = Door(UndeliverableError("no right to send", refused))
     await door.receive(FIRST)
     assert await door.receive(await door.next()) == "handled"
-
-
-async def test_a_function_that_must_end_has_the_supervisor_send_its_message_later() -> None:
-    door = Door(*(BusUnavailableError("away") for _ in range(1000)))
-    door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    start = door.clock.now()
-    assert await door.receive(FIRST) is None
-    duration = door.clock.now() - start
-    assert MINUTES - timedelta(minutes=1) < duration <= MINUTES
-    (item,) = await door.store.held(QUEUE, 10)
-    copy = item.message
-    assert (copy.queue, copy.body, copy.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
-
-
-async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_all_is_away() -> None:
-    door = Door(*(StoreUnavailableError("away") for _ in range(1000)))
-    door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    door.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
-    with pytest.raises(StoreUnavailableError):
-        await door.receive(FIRST)
 
 
 async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_comes_again() -> None:
@@ -372,28 +228,10 @@ async def test_poison_is_tried_for_minutes_and_is_a_dead_letter_with_its_error_t
     (letter,) = door.bus.messages(LETTERS)
     assert letter.properties["DeadLetterReason"] == FAILED
     assert letter.properties["DeadLetterErrorDescription"].startswith(f"{error!r}"[:8])
-    assert "(tests/unit/test_receiver.py:" in letter.properties["DeadLetterErrorDescription"]
+    assert "(tests/unit/receiver_kit.py:" in letter.properties["DeadLetterErrorDescription"]
     await door.receive(letter)
     received = door.seen[-1]
     assert (received.message_id, received.source_queue) == (FIRST.message_id, QUEUE)
-
-
-async def test_the_failures_of_a_message_are_not_those_of_its_dead_letter() -> None:
-    door = Door(*[KeyError("amount")] * (FAILURES_MAX + 1))
-    await door.pauses(FIRST)
-    letter = door.bus.take(LETTERS)
-    assert letter is not None
-    (pause,) = await door.pauses(letter)
-    assert pause <= 4
-
-
-async def test_outages_are_not_counted_as_failures() -> None:
-    outages = [StoreUnavailableError("away")] * 50
-    door = Door(*outages, KeyError("amount"), *outages, KeyError("amount"))
-    pauses = await door.pauses(FIRST)
-    assert len(pauses) == 102
-    assert 2 <= pauses[50] <= 4
-    assert 8 <= pauses[101] <= 16
 
 
 async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_by_itself() -> None:
@@ -405,7 +243,7 @@ async def test_a_bad_release_is_one_incident_from_its_first_failure_and_is_over_
         await door.receive(replace(FIRST, body=body, message_id=f"m-{number}", queue=queue))
         assert len(door.alerts()) == 1
     (alert,) = door.alerts()
-    line = f"tests/unit/test_receiver.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
+    line = f"tests/unit/receiver_kit.py:{Door.handler.__code__.co_firstlineno + 3} in handler"
     assert (alert.kind, alert.scope) == ("agent-failing", f"KeyError at {line}")
     assert alert.text.startswith(
         f"Messages of queue scheduler fail: KeyError: “'amount'” ({line}). If a release brought "
@@ -445,22 +283,6 @@ async def test_a_failure_that_cannot_be_reported_is_put_back_all_the_same() -> N
     assert (await door.next()).body == FIRST.body
 
 
-async def test_a_failed_message_that_no_queue_takes_is_sent_later_by_the_supervisor() -> None:
-    door = Door(KeyError("amount"))
-    door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    assert await door.receive(FIRST) is None
-    queues = {item.message.queue for item in door.store.held_messages.values()}
-    assert queues == {QUEUE, "operator-alerts"}
-
-
-async def test_a_failed_message_is_given_back_to_the_host_if_all_is_away() -> None:
-    door = Door(KeyError("amount"))
-    door.bus.plan = lambda _: BusFault.UNAVAILABLE
-    door.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
-    with pytest.raises(FailedError, match="failed 1 times, now with KeyError"):
-        await door.receive(FIRST)
-
-
 async def test_a_message_that_fails_is_logged_with_its_queue_since_its_function_succeeds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -472,20 +294,11 @@ async def test_a_message_that_fails_is_logged_with_its_queue_since_its_function_
     assert record.exc_info[0] is LookupError
 
 
-@pytest.mark.parametrize("forged", ["-1", "x", "9" * 5000, "1e9"])
-async def test_a_forged_number_of_times_changes_nothing_but_the_delay(forged: str) -> None:
-    door = Door(StoreUnavailableError("away"))
-    await door.receive(
-        Delivery(body=b"{}", message_id="m", queue=QUEUE, properties={"sas_put_back": forged})
-    )
-    assert await door.receive(await door.next()) == "handled"
-
-
-def test_every_error_of_a_dependency_is_put_back() -> None:
-    from sas.engine.transition import ContentionError  # noqa: PLC0415
-
-    for kind in (StoreUnavailableError, BusUnavailableError, ContentionError):
-        assert issubclass(kind, UnavailableError)
+async def test_a_forged_number_of_times_changes_nothing_but_the_delay() -> None:
+    for forged in ("-1", "x", "9" * 5000, "1e9"):
+        door = Door(StoreUnavailableError("away"))
+        await door.receive(replace(FIRST, properties={"sas_put_back": forged}))
+        assert await door.receive(await door.next()) == "handled"
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from sas.codec.external import KEPT_BYTES_MAX
-from sas.ports import Message, QueueFullError, QueueRefusesError
+from sas.ports import Message, QueueFullError
 from sas.testing.bus import MESSAGE_BYTES_MAX
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
-from tests.unit.test_bound_applications import BOUND, WEB, bound_system, come
+from tests.unit.bound_kit import BOUND, WEB, bound_system, come
 
-MANY = 300
+MANY = 30
 WEB_ORDERS = BOUND.orders_of("web")
 FORGED = b'{"DeadLetterSource":"scheduler"}'
 
@@ -42,18 +42,6 @@ async def test_many_refused_orders_of_an_application_are_one_alert_that_counts_t
     _, again = system.alerts()
     assert f"Messages so far: {MANY + 1}, such as “web-" in again.text
     assert len(system.rejected()) == len(system.notices(WEB)) == MANY + 1
-
-
-async def test_an_alert_of_refused_orders_comes_again_only_if_more_are_refused() -> None:
-    system = bound_system()
-    await refuse(system, 1)
-    for _ in range(50):
-        await system.later(60)
-        await system.sweep()
-    assert len(system.alerts()) == 1
-    await system.later(30 * 60)
-    await system.sweep()
-    assert [alert.kind for alert in system.alerts()] == ["rejected", "cleared"]
 
 
 async def test_many_messages_that_an_application_lets_expire_are_one_alert() -> None:
@@ -90,27 +78,6 @@ async def test_a_full_rejected_queue_keeps_no_application_from_its_notification(
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("rejected", "queue orders-rejected")
     assert "is full or disabled: refused messages are not kept" in alert.text
-
-
-async def test_an_application_is_notified_before_its_message_is_kept() -> None:
-    system = bound_system()
-    del system.bus.queues[QUEUES.rejected]
-    with pytest.raises(QueueRefusesError):
-        await refuse(system, 1)
-    assert system.notices(WEB) == ["rejected"]
-
-
-async def test_a_message_whose_sender_nobody_can_notify_waits_for_room() -> None:
-    system = kit()
-    fill(system)
-    message = Message(QUEUES.orders, "m-1", b"junk")
-    assert await system.receive(message) is None
-    fill(system, length_max=None)
-    await system.later(600)
-    copy = system.bus.take(QUEUES.orders)
-    assert copy is not None
-    assert await system.receive(copy) is None
-    assert [rejection.message_id for rejection in system.rejected()] == ["m-1"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Held messages, in sequences: a queue that is full, takes again, is full again, is gone, and so on.
+"""Held messages, in sequences: a queue is full, takes again, is full again, is gone.
 
 The reference model is written from the text of ``sas.engine.held``. The limits are small here, so
 that a page, the bound and the ages are exceeded more than once in a run.
@@ -14,7 +14,7 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
 from sas.engine import held as module
@@ -27,6 +27,7 @@ from sas.features.incidents.rules import OVER_AFTER
 from sas.ports import HeldMessage, Message
 from sas.testing.bus import MESSAGE_BYTES_MAX, Queue
 from sas.testing.store import StoreFault
+from tests.simulation.machines.incidents_kit import noted
 from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit
 
@@ -34,6 +35,7 @@ ORDERS, SCHEDULER, LETTERS = QUEUES.orders, QUEUES.scheduler, QUEUES.dead_letter
 NAMES = [SHOP, ORDERS, SCHEDULER, LETTERS]
 HELD_MAX, PAGE = 3, 2
 TAKES, FULL, MISSING, FORBIDDEN = "takes", "full", "missing", "forbidden"
+CHANGES = [TAKES, FULL, FULL, MISSING, FORBIDDEN]
 PAUSES = [timedelta(seconds=61), timedelta(minutes=3), *[REPORTED_AFTER] * 3, HELD_FOR]
 
 
@@ -54,7 +56,7 @@ class HeldModel:
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NAMES, TAKES))
     waiting: dict[str, list[Waiting]] = field(default_factory=lambda: {name: [] for name in NAMES})
     room: Counter[str] = field(default_factory=Counter)
-    taken: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    accepted: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
     letters: set[tuple[str, str]] = field(default_factory=set)
     aside: set[str] = field(default_factory=set)
     given_up: Counter[str] = field(default_factory=Counter)
@@ -85,8 +87,8 @@ class HeldModel:
         if self.states[queue] == FULL and not self.room[queue]:
             return False
         self.room[queue] -= self.states[queue] == FULL
-        if item.name not in self.taken[queue]:
-            self.taken[queue].append(item.name)
+        if item.name not in self.accepted[queue]:
+            self.accepted[queue].append(item.name)
         return True
 
     def _is_aside(self, item: Waiting) -> bool:
@@ -160,18 +162,16 @@ class HeldMessages(AsyncMachine):
     def _hold(self, queue: str, *, is_copy: bool, is_large: bool = False) -> None:
         self.number += 1
         name = f"m-{self.number}"
-        item = Waiting(
-            name=name, since=self.system.clock.now(), is_copy=is_copy, is_large=is_large
-        )
+        item = Waiting(name=name, since=self.system.clock.now(), is_copy=is_copy, is_large=is_large)
         body = b"x" * MESSAGE_BYTES_MAX if is_large else b"{}"
         own_id, properties = (f"again/{name}", {FIRST_ID: name}) if is_copy else (name, {})
         message = Message(queue, own_id, body, properties=properties)
-        held = HeldMessage(message=message, since=item.since, order_id="O-1")
-        self.run(self.system.store.hold(held))
+        row = HeldMessage(message=message, since=item.since, order_id="O-1")
+        self.run(self.system.store.hold(row))
         self.run(self.system.later(0.001))
         self.model.waiting[queue].append(item)
 
-    @rule(name=st.sampled_from(NAMES), state=st.sampled_from([TAKES, FULL, FULL, MISSING, FORBIDDEN]))
+    @rule(name=st.sampled_from(NAMES), state=st.sampled_from(CHANGES))
     def change(self, name: str, state: str) -> None:
         self.model.states[name], self.model.room[name] = state, 0
         queue, queues = self.queues[name], self.system.bus.queues
@@ -215,14 +215,14 @@ class HeldMessages(AsyncMachine):
             await asyncio.gather(*map(turns, instances))
             await self.system.clock.sleep(61)
             for instance in instances:
-                await instance.context.incidents.note()
+                await noted(instance)
 
         self.run(self.system.run(all_turns()))
         self._check_places()
         self._check_incidents()
 
     def _check_places(self) -> None:
-        model, bus = self.model, self.system.bus
+        model = self.model
         letters = set()
         for name, queue in self.queues.items():
             items = self.run(self.system.store.held(name, 100))
@@ -230,7 +230,7 @@ class HeldMessages(AsyncMachine):
             assert names == [each.name for each in model.waiting[name]]
             messages = [queued.message for queued in queue.waiting]
             plain = [_first_id(each) for each in messages if SOURCE not in each.properties]
-            assert list(dict.fromkeys(plain)) == model.taken[name]
+            assert list(dict.fromkeys(plain)) == model.accepted[name]
             letters |= {
                 (each.properties[SOURCE], _first_id(each))
                 for each in messages

@@ -1,0 +1,188 @@
+"""Messages that are refused, in sequences: while orders-rejected has room, is full, or is missing.
+
+The reference model is written from the text of ``sas.engine.rejections``: who is notified, what is
+kept, what waits, and the operator's incidents with their counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from sas.domain.messages import AlertKind
+from sas.domain.queues import Queues
+from sas.engine.rejections import GIVEN_UP_AGAIN, REFUSED_AGAIN
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import OVER_AFTER
+from sas.ports import BusUnavailableError, Message
+from sas.testing.bus import MESSAGE_BYTES_MAX
+from tests.simulation.machines.incidents_kit import noted
+from tests.simulation.machines.kit import AsyncMachine
+from tests.unit.actors_kit import Kit, delivery, kit, letter, order
+
+QUEUES = Queues(applications=("web",))
+WEB, WEB_ORDERS, REJECTED = QUEUES.response_of("web"), QUEUES.orders_of("web"), QUEUES.rejected
+TAKES, FULL, MISSING = "takes", "full", "missing"
+PAUSES = [timedelta(minutes=2), timedelta(minutes=20), 2 * REFUSED_AGAIN, GIVEN_UP_AGAIN]
+REFUSED, DEAD, ANONYMOUS, INTERNAL, LARGE = "refused", "dead", "anonymous", "internal", "large"
+SCOPES = {
+    REFUSED: f"queue {WEB_ORDERS}, reason unknown-workflow",
+    DEAD: f"queue {WEB_ORDERS}, reason dead-lettered",
+    ANONYMOUS: f"queue {QUEUES.orders}, reason not-json",
+    LARGE: f"queue {QUEUES.orders}, reason too-large",
+}
+"""The scope of the incident of each kind of message. One from inside has an alert of its own."""
+NOT_KEPT = f"queue {REJECTED}"
+UNREAD = f"queue {WEB}"
+
+
+@dataclass(kw_only=True)
+class RejectionModel:
+    """Each set has the names of messages."""
+
+    states: dict[str, str] = field(default_factory=lambda: {WEB: TAKES, REJECTED: TAKES})
+    notified: set[str] = field(default_factory=set)
+    kept_names: set[str] = field(default_factory=set)
+    letters: set[str] = field(default_factory=set)
+    alerts: set[str] = field(default_factory=set)
+    times: Counter[str] = field(default_factory=Counter)
+    over_at: dict[str, datetime] = field(default_factory=dict)
+
+    def refused(self, kind: str, name: str, now: datetime) -> bool:
+        """Return whether a message that is refused is done; otherwise it waits."""
+        has_sender = kind in (REFUSED, DEAD)
+        is_told = has_sender and self.states[WEB] != MISSING
+        if is_told:  # 1. The application first.
+            self.notified.add(name)
+        place = self.states[REJECTED]  # 2. Keep the message.
+        if place == MISSING or (place == FULL and not is_told and kind != LARGE):
+            return False
+        if place == TAKES:
+            self.kept_names.add(name)
+        if kind == INTERNAL:  # 3. Inform the operator.
+            self.alerts.add(name)
+        else:
+            self.report(SCOPES[kind] if place == TAKES else NOT_KEPT, now, REFUSED_AGAIN)
+        if has_sender and not is_told:
+            self.letters.add(name)
+        return True
+
+    def report(self, scope: str, now: datetime, time: timedelta) -> None:
+        if not self.is_active(scope, now):
+            self.times[scope] = 0
+        self.times[scope] += 1
+        self.over_at[scope] = now + time + OVER_AFTER
+
+    def is_active(self, scope: str, now: datetime) -> bool:
+        return scope in self.over_at and now <= self.over_at[scope]
+
+
+class RefusedMessages(AsyncMachine):
+    """Two instances refuse messages of applications and of the system."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = RejectionModel()
+        self.waiting: list[tuple[str, str]] = []
+        self.number = 0
+
+    @initialize()
+    def start(self) -> None:
+        self.system = kit(queues=QUEUES)
+        self.instances = [self.system, kit(beside=self.system, instance="host-2", queues=QUEUES)]
+        self.queues = {name: self.system.bus.queues[name] for name in (WEB, REJECTED)}
+
+    @rule(kind=st.sampled_from([*SCOPES, INTERNAL]), instance=st.integers(0, 1))
+    def refuse(self, kind: str, instance: int) -> None:
+        self.number += 1
+        self._refuse(kind, f"m-{self.number}", instance)
+
+    @precondition(lambda self: self.waiting)
+    @rule(instance=st.integers(0, 1))
+    def what_waited_comes_again(self, instance: int) -> None:
+        kind, name = self.waiting.pop(0)
+        self._refuse(kind, name, instance)
+
+    def _refuse(self, kind: str, name: str, instance: int) -> None:
+        self.run(self.system.later(61))
+        is_done = self.model.refused(kind, name, self.system.clock.now())
+        try:
+            self.run(_refused_by(self.instances[instance], kind, name))
+        except BusUnavailableError:
+            assert not is_done
+            self.waiting.append((kind, name))
+        else:
+            assert is_done
+        self._check()
+
+    @rule(instance=st.integers(0, 1))
+    def a_notification_expires(self, instance: int) -> None:
+        self.run(self.system.later(61))
+        unread = letter(Message(WEB, "n-1", b"{}"))
+        self.model.report(UNREAD, self.system.clock.now(), GIVEN_UP_AGAIN)
+        self.run(self.instances[instance].dead_letters.handle(unread))
+        self._check()
+
+    @rule(
+        name=st.sampled_from([WEB, REJECTED, REJECTED]),
+        state=st.sampled_from([TAKES, FULL, MISSING]),
+    )
+    def change(self, name: str, state: str) -> None:
+        self.model.states[name] = state
+        queue, queues = self.queues[name], self.system.bus.queues
+        queue.length_max = 0 if state == FULL else None
+        queues[name] = queue
+        if state == MISSING:
+            del queues[name]
+
+    @rule(pause=st.sampled_from(PAUSES))
+    def time_passes(self, pause: timedelta) -> None:
+        self.run(self.system.later(pause.total_seconds()))
+        self._check()
+
+    def _check(self) -> None:
+        model, now = self.model, self.system.clock.now()
+        for instance in self.instances:
+            self.run(noted(instance))
+        notices = [queued.message for queued in self.queues[WEB].waiting]
+        notices += [message for message in self.system.held() if message.queue == WEB]
+        assert len({message.message_id for message in notices}) == len(model.notified)
+        kept_ids = [queued.message.message_id for queued in self.queues[REJECTED].waiting]
+        assert len(set(kept_ids)) == len(model.kept_names)
+        assert len(set(self.system.ids(QUEUES.dead_letters))) == len(model.letters)
+        incidents = self.run(active_incidents(self.system.store).all())
+        times = {name: value.value.times for name, value in incidents.items() if value.value}
+        assert times == {
+            name_of(
+                AlertKind.UNDELIVERABLE if scope == UNREAD else AlertKind.REJECTED, scope
+            ): count
+            for scope, count in model.times.items()
+            if model.is_active(scope, now)
+        }
+        alone = {alert.id for alert in self.system.alerts() if not alert.scope}
+        assert len(alone) == len(model.alerts)
+
+
+async def _refused_by(system: Kit, kind: str, name: str) -> None:
+    """Have one instance refuse a message."""
+    if kind == REFUSED:
+        message = Message(WEB_ORDERS, name, order(f"web-{name}", workflow="none", reply_queue=WEB))
+        await system.submitter.handle(delivery(message))
+    elif kind == DEAD:
+        await system.dead_letters.handle(letter(f"junk {name}".encode(), WEB_ORDERS, name))
+    elif kind == ANONYMOUS:
+        await system.submitter.handle(delivery(Message(QUEUES.orders, name, b"junk")))
+    elif kind == INTERNAL:
+        await system.scheduler.handle(delivery(Message(QUEUES.scheduler, name, b"{")))
+    else:
+        message = Message(QUEUES.orders, name, b"x" * MESSAGE_BYTES_MAX)
+        await system.submitter.reject_too_large(delivery(message))
+
+
+TestRefusedMessages = RefusedMessages.TestCase
+TestRefusedMessages.settings = settings(max_examples=50, stateful_step_count=40)
