@@ -18,6 +18,7 @@ from devstack.tests.machines.kit import PROFILE, REACHED, BrokerMachine
 from devstack.tests.queue_kit import Receiver, raw
 
 HOLDERS = st.sampled_from([None, None, None, "x", "y"])
+LATE = st.sampled_from(["", "settle", "renew"])
 KINDS = st.sampled_from(["renew", "set", "get", "take", "take"])
 LOCK_S, DELIVERIES_MAX = 3, 3
 IDS = st.sampled_from("aab")
@@ -269,10 +270,18 @@ class SessionMachine(BrokerMachine[SessionModel]):
             item.token = entry["lock-token"].bytes_le
             self.tokens.append(entry["lock-token"].bytes_le)
 
-    @rule(seconds=st.integers(0, 4), sweeps=st.sampled_from([True, True, False]))
-    def wait(self, seconds: int, sweeps: bool) -> None:
-        """Time passes, and the sweep may come later; or the fault `expire-locks` ends all locks."""
+    @rule(seconds=st.integers(0, 4), sweeps=st.sampled_from([True, True, False]), kind=LATE)
+    def wait(self, seconds: int, sweeps: bool, kind: str) -> None:
+        """Time passes, and the sweep comes or does not; or the fault `expire-locks` ends all locks.
+
+        An owner may settle or renew after the time has passed and before the sweep.
+        """
         self.now += seconds
+        tokens = [item.token for item in self.model.items if item.token is not None]
+        if kind == "settle" and tokens:
+            self.settle_with("complete", tokens[0])
+        elif kind == "renew" and self.model.owned:
+            self.use(self.model.owned[0], holder=None, asked="a", kind="renew", index=0)
         if seconds == 0:
             self.queue.expire_locks(self.now)
             for session in self.model.lanes.values():
