@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from azure.servicebus.aio import ServiceBusClient
 from devstack.functions.host import Host
 from devstack.functions.settings import HostError
 from devstack.servicebus import Broker
+from devstack.tests.host_kit import until
 from devstack.tests.sdk_kit import LEFTOVERS
 
 # The SDK leaves sockets open after a link was refused: see sdk_kit.
@@ -231,12 +232,6 @@ def gate() -> asyncio.Event:
     """The event for which the waiting functions of the app wait."""
     event: asyncio.Event = sys.modules["function_app"].gate
     return event
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  # the broker is asked, nothing signals
-            await asyncio.sleep(0.01)
 
 
 def running(host: Host, name: str) -> int:

@@ -184,9 +184,11 @@ class SessionMachine(BrokerMachine[SessionModel]):
         if tokens and settles:
             self.settle_with(verb, tokens[-1])
 
-    @rule(lane=IDS, waits=st.booleans())
-    def leave(self, lane: str, waits: bool) -> None:
-        """An owner closes its session, or the first of those that wait gives up."""
+    @rule(lane=IDS, waits=RARELY, crowd=st.sampled_from([0, 0, 1, 2]))
+    def leave(self, lane: str, waits: bool, crowd: int) -> None:
+        """An owner closes its session, for which others wait; or one that waits gives up."""
+        for _ in range(crowd):
+            self.accept(lane, "y", presettled=False, patience=3)
         if waits and self.model.waiting:
             _, receiver = self.model.waiting.pop(0)
             self.queue.dispatch.detach(self.receivers[receiver], self.now)
