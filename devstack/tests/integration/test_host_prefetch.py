@@ -114,16 +114,6 @@ async def test_batches_are_taken_from_the_buffer_in_order(tmp_path: Path, broker
         assert max(len(batch) for batch in app().seen) <= 4
 
 
-async def test_sessions_keep_their_order_with_a_buffer(tmp_path: Path, broker: Broker) -> None:
-    async with host_of(tmp_path, broker, "lanes"):
-        for session_id in ("a", "b"):
-            put(broker, "lanes", *BODIES[:5], session_id=session_id)
-        await until(lambda: broker.counts("lanes").locked == 5)
-        app().gate.set()
-        await until(lambda: broker.counts("lanes").active == 0)
-        assert app().seen == [lane + body for lane in ("a", "b") for body in BODIES[:5]]
-
-
 @pytest.mark.parametrize("prefetch", [0, 20])
 async def test_batches_of_a_session_are_of_one_session_and_in_order(
     tmp_path: Path, broker: Broker, prefetch: int

@@ -248,16 +248,6 @@ async def test_success_sends_the_output_and_completes(bench: Bench, host: Host) 
     await until(lambda: bench.active("echo") == 0)
 
 
-async def test_a_list_in_an_output_is_one_message_each(bench: Bench, host: Host) -> None:
-    await bench.send("listing", "x")
-    assert sorted(await bench.take(2)) == ["a", '{"b": 1}']
-
-
-async def test_a_return_value_is_sent_where_its_binding_says(bench: Bench, host: Host) -> None:
-    await bench.send("returning", "x")
-    assert await bench.take(1) == ["X"]
-
-
 async def test_an_exception_abandons_until_the_queue_dead_letters(
     bench: Bench, host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,13 +304,6 @@ async def test_a_lock_is_renewed_while_the_function_runs(bench: Bench, host: Hos
     gate().set()
     await until(lambda: seen() == [1])
     await until(lambda: bench.active("short-lock") == 0)
-
-
-async def test_a_batch_is_handed_over_whole_and_settled_whole(bench: Bench, host: Host) -> None:
-    for body in "abc":
-        await bench.send("batch", body, application_properties={"n": 1})
-    await until(lambda: bench.active("batch") == 0)
-    assert seen() == [["a", "b", "c"]]
 
 
 async def test_sessions_keep_their_order_while_others_go_on(bench: Bench, host: Host) -> None:
