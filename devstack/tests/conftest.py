@@ -53,8 +53,8 @@ def short_pauses() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def collect_leftovers() -> Iterator[None]:
-    """Collect what a client of the SDK left open, before the next test begins."""
+    """Collect what clients of the SDK left open, before the next module begins."""
     yield
     gc.collect()

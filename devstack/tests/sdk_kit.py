@@ -3,8 +3,9 @@
 The SDK polls. It sleeps 0.05 to 0.1 s each time before it checks whether a link has opened. The
 thread that keeps a sync client alive sleeps for a second at a time, and each close waits for that
 thread. The fixture `short_pauses` shortens those pauses and nothing else. `collect_leftovers`
-collects the sockets that a client leaves open when its connection was cut, so that the warning does
-not hit the next test. A module asks for both with ``pytestmark = SDK``.
+collects what clients leave open when their connections were cut, so that the warning does not hit a
+test of another module. To collect takes half a second in a large process. A module asks for both
+with ``pytestmark = SDK``.
 """
 
 import importlib

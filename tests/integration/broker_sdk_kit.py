@@ -55,7 +55,8 @@ def short_pauses() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def collect_leftovers() -> Iterator[None]:
+    """Once for a module: to collect takes half a second in a large process."""
     yield
     gc.collect()

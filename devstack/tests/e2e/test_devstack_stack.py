@@ -9,7 +9,6 @@ import signal
 import sys
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from devstack.azurite import Azurite
@@ -78,8 +77,12 @@ async def test_only_one_process_of_a_group_serves_http_also_after_kills(app_dir:
 async def test_a_broker_whose_data_was_in_memory_is_reported_and_everything_stops(
     app_dir: Path,
 ) -> None:
-    async with stack_of(app_dir) as stack:
+    """The app has no Config.json here: its queues are those of its bindings."""
+    async with Stack(app_dir, settings={"NEXT": "after"}) as stack:
         pids = [child.pid for child in stack.children()]
+        await make_table(stack)
+        await send(stack, "a")
+        assert await done(stack, 1) == {"a"}
         assert stack.broker is not None
         os.kill(stack.broker.pid, signal.SIGKILL)
         sentence = "servicebus died with signal SIGKILL: a person, a program or a la"
@@ -88,29 +91,6 @@ async def test_a_broker_whose_data_was_in_memory_is_reported_and_everything_stop
     await until(lambda: not any(is_running(pid) for pid in pids))
     assert (stack.logs / "servicebus.log").exists()  # kept, so that a person can read why it died
     shutil.rmtree(stack.logs)
-
-
-async def test_what_is_killed_starts_again_on_its_port_but_not_what_the_stack_itself_killed(
-    app_dir: Path,
-) -> None:
-    reports: list[str] = []
-    async with stack_of(app_dir, groups={"app": [], "other": ["first"]}) as stack:
-        watching = asyncio.create_task(stack.watch(reports.append))
-        stack.kill("other")
-        [host] = stack.processes
-        pid, port = host.pid, stack.http_port
-        os.kill(pid, signal.SIGKILL)
-        await until(lambda: len(reports) == 2)
-        died, runs = reports
-        assert died.startswith("host-app died with signal SIGKILL: a person, a program or a lack ")
-        assert died.endswith("; it starts again in 1 s.")
-        assert runs == f"host-app runs again: pid {host.pid}."
-        assert host.pid != pid
-        async with aiohttp.request("GET", f"http://127.0.0.1:{port}/api/pid") as answer:
-            assert int(await answer.text()) == host.pid
-        stack.check()
-        assert not watching.done()
-        watching.cancel()
 
 
 async def test_hosts_start_once_the_commands_beside_use_their_ports(app_dir: Path) -> None:
@@ -189,10 +169,3 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
     finally:
         parent.kill()
     await until(lambda: not any(is_running(pid) for pid in ready["pids"]))
-
-
-async def test_an_app_without_a_config_gets_the_queues_of_its_bindings(tmp_path: Path) -> None:
-    async with Stack(make_app(tmp_path), settings={"NEXT": "after"}) as stack:
-        await make_table(stack)
-        await send(stack, "a", "b")
-        assert await done(stack, 2) == {"a", "b"}

@@ -176,27 +176,22 @@ def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> N
 CHANGES = (("POST", "/$faults"), ("DELETE", "/first"), ("PUT", "/pages"))
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "changes"),
-    [
+def test_a_page_of_a_browser_changes_nothing(broker: BrokerThread) -> None:
+    for headers, status, changes in (
         ({"Host": "evil.example:5300"}, 421, CHANGES),  # DNS rebinding
         ({"Host": "127.0.0.1"}, 421, CHANGES),
         ({"Origin": "https://evil.example"}, 403, CHANGES),
         ({"Origin": "null"}, 403, CHANGES),
         ({"Content-Type": "text/plain"}, 415, CHANGES[:1]),  # what a page can send unasked
         ({"Content-Type": "text/ping"}, 415, CHANGES[:1]),
-    ],
-)
-def test_a_page_of_a_browser_changes_nothing(
-    broker: BrokerThread, headers: dict[str, str], status: int, changes: Any
-) -> None:
-    fault = {"kind": "server-busy", "count": 1_000_000}
-    for method, path in changes:
-        assert ask(broker, method, path, fault, **headers)[0] == status
-    assert ask(broker, "GET", "/$faults")[1] == {"armed": []}
-    names = broker.call(lambda b: {queue.name for queue in b.namespace})
-    assert "first" in names
-    assert "pages" not in names
+    ):
+        fault = {"kind": "server-busy", "count": 1_000_000}
+        for method, path in changes:
+            assert ask(broker, method, path, fault, **headers)[0] == status
+        assert ask(broker, "GET", "/$faults")[1] == {"armed": []}
+        names = broker.call(lambda b: {queue.name for queue in b.namespace})
+        assert "first" in names
+        assert "pages" not in names
 
 
 def test_a_request_of_a_page_is_refused_before_its_body_is_read(broker: BrokerThread) -> None:
@@ -206,9 +201,8 @@ def test_a_request_of_a_page_is_refused_before_its_body_is_read(broker: BrokerTh
         assert b" 421 " in peer.recv(65536)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "says"),
-    [
+def test_a_bad_request_gets_one_sentence(broker: BrokerThread) -> None:
+    for method, path, body, status, says in (
         ("POST", "/$faults", {"kind": "meteor"}, 400, "is not a fault; use one of"),
         ("POST", "/$faults", {"kind": "delay", "seconds": 9999}, 400, "0 to 600 seconds"),
         ("POST", "/$faults", {"kind": "server-busy", "count": 0}, 400, "from 1 to 1000000"),
@@ -229,18 +223,15 @@ def test_a_request_of_a_page_is_refused_before_its_body_is_read(broker: BrokerTh
         ("PUT", "/new", {}, 400, "is not XML"),
         ("PUT", "/topic/subscriptions/s", {}, 501, "queues only"),
         ("PUT", "/", "", 400, "is not XML"),
-    ],
-)
-def test_a_bad_request_gets_one_sentence(
-    broker: BrokerThread, method: str, path: str, body: Any, status: int, says: str
+    ):
+        answer_status, text = ask(broker, method, path, body)
+        assert (answer_status, says in str(text)) == (status, True), text
+
+
+def test_a_broken_request_is_answered_and_leaves_no_traceback(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer_status, text = ask(broker, method, path, body)
-    assert (answer_status, says in str(text)) == (status, True), text
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "says"),
-    [
+    for request_bytes, says in (
         (b"GET /q HTTP/1.1\r\nHost: h\r\nContent-Length: \xb2\r\n\r\n", b" 400 "),
         (b"GET /q HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b" 400 "),
         (b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n" + b"x" * 9, b"is not XML"),
@@ -254,19 +245,15 @@ def test_a_bad_request_gets_one_sentence(
             b"is not JSON",
         ),
         (b"PUT /" + DESCRIPTION, b"'' cannot name a queue"),
-    ],
-)
-def test_a_broken_request_is_answered_and_leaves_no_traceback(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture, request_bytes: bytes, says: bytes
-) -> None:
-    answer = b""
-    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
-        peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
-        while says not in answer and (data := peer.recv(65536)):
-            answer += data
-    assert says in answer
-    assert b"broker failed" not in answer
-    assert "Traceback" not in caplog.text
+    ):
+        answer = b""
+        with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
+            peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
+            while says not in answer and (data := peer.recv(65536)):
+                answer += data
+        assert says in answer
+        assert b"broker failed" not in answer
+        assert "Traceback" not in caplog.text
 
 
 def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
@@ -280,18 +267,16 @@ def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "request_bytes", [b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
-)
 def test_a_connection_that_is_reset_leaves_no_traceback(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
+    for request_bytes in (b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"):
+        with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.sendall(request_bytes.replace(b"Host: h", host_of(broker)))
+            assert ask(broker, "GET", "/health")[0] == 200
         assert ask(broker, "GET", "/health")[0] == 200
-    assert ask(broker, "GET", "/health")[0] == 200
-    assert "Traceback" not in caplog.text
+        assert "Traceback" not in caplog.text
 
 
 def test_a_queue_may_be_named_health(

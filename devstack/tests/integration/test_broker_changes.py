@@ -99,17 +99,6 @@ async def test_a_receiver_that_waits_for_a_session_gets_an_error_when_the_queue_
     await receiver.close()
 
 
-async def test_a_forward_target_that_is_missing_is_refused_as_the_service_does(
-    broker: Broker,
-) -> None:
-    for name in ("forward_to", "forward_dead_letters_to"):
-        with pytest.raises(ValueError, match=r"SubCode=40400.*'nowhere' does not exist"):
-            broker.create_queue("new", **{name: "nowhere"})
-        with pytest.raises(ValueError, match=r"SubCode=40400.*'nowhere' does not exist"):
-            broker.update_queue("q", **{name: "nowhere"})
-    assert len(broker.namespace) == 2
-
-
 # -- disabled queues ----------------------------------------------------------------------------
 
 DISABLED = "com.microsoft:entity-disabled"

@@ -71,15 +71,6 @@ async def test_connections_are_dropped_and_the_client_comes_back(bench: Bench) -
     assert bench.active == 2
 
 
-async def test_locks_end_at_once_and_the_message_comes_again(bench: Bench) -> None:
-    message = await bench.message()
-    assert await bench.ask("expire-locks") == {"expired": 1}
-    with pytest.raises(MessageLockLostError):
-        await bench.receiver.complete_message(message)
-    (again,) = await bench.receiver.receive_messages(1, max_wait_time=60)
-    assert (again.sequence_number, again.delivery_count) == (message.sequence_number, 1)
-
-
 @pytest.mark.parametrize("operation", ["send", "settle"])
 async def test_an_answer_comes_late(bench: Bench, operation: str) -> None:
     message = await bench.message()

@@ -212,23 +212,19 @@ async def test_a_peek_shows_scheduled_and_deferred_messages_with_their_state(
 # -- tokens ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "status"),
-    [
-        ("sb://h:5672/q", 202),
-        ("amqps://h/Q/$management", 202),
-        ("sb://h/q/$DeadLetterQueue/$management", 202),
-        ("sb://h/", 202),
-        ("sb://h/none", 404),
-        ("sb://h/none/$management", 404),
-    ],
-)
-async def test_a_token_for_an_unknown_queue_is_answered_with_not_found(
-    broker: Broker, address: str, status: int
-) -> None:
+async def test_a_token_for_an_unknown_queue_is_answered_with_not_found(broker: Broker) -> None:
+    statuses = {
+        "sb://h:5672/q": 202,
+        "amqps://h/Q/$management": 202,
+        "sb://h/q/$DeadLetterQueue/$management": 202,
+        "sb://h/": 202,
+        "sb://h/none": 404,
+        "sb://h/none/$management": 404,
+    }
     async with peer_of(broker) as peer:
         await peer.open()
         requests = await Requests.attach(peer, "$cbs")
-        answer = await requests.ask("put-token", encode.string("t"), name=address)
-        assert answer.status == status
-        assert (answer.condition == "amqp:not-found") == (status == 404)
+        for address, status in statuses.items():
+            answer = await requests.ask("put-token", encode.string("t"), name=address)
+            assert answer.status == status, address
+            assert (answer.condition == "amqp:not-found") == (status == 404)

@@ -174,22 +174,6 @@ def test_a_lost_lock_is_reported_and_two_failures_make_a_dead_letter(bench: Benc
     assert bench.counts.dead_letter == 1
 
 
-def test_dead_letters_are_forwarded_with_their_source_and_reason(bench: Bench) -> None:
-    bench.create("orders", forward_dead_letters_to="graves")
-    bench.send(ServiceBusMessage("bad", application_properties={"own": "kept"}))
-    with bench.receiver() as receiver:
-        receiver.dead_letter_message(receive(receiver)[0], reason="R", error_description="D")
-    with bench.client.get_queue_receiver("graves") as receiver:
-        (letter,) = receive(receiver)
-        assert letter.dead_letter_source == "orders"
-        assert letter.application_properties == {
-            b"own": b"kept",
-            b"DeadLetterReason": b"R",
-            b"DeadLetterErrorDescription": b"D",
-        }
-        receiver.complete_message(letter)
-
-
 def test_an_unknown_queue_is_refused_with_its_token_as_in_azure(client: ServiceBusClient) -> None:
     """The same as Microsoft's own test_sb_client_bad_entity, which runs against Azure."""
     with (
@@ -218,15 +202,6 @@ def test_full_disabled_and_oversized_have_different_errors(bench: Bench) -> None
             sender.send_messages(ServiceBusMessage("1"))
 
 
-def test_a_message_of_many_frames_arrives_whole(bench: Bench) -> None:
-    bench.create("large", max_message_kilobytes=102400)
-    body = "".join(str(number % 10) for number in range(3_000_000))
-    bench.send(ServiceBusMessage(body))
-    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    with bench.receiver(receive_mode=mode) as receiver:
-        assert str(receive(receiver)[0]) == body
-
-
 def test_prefetched_messages_of_a_closed_receiver_come_again_uncounted(bench: Bench) -> None:
     bench.create("prefetched", *[str(number) for number in range(10)])
     with bench.receiver(prefetch_count=10) as receiver:
@@ -237,20 +212,3 @@ def test_prefetched_messages_of_a_closed_receiver_come_again_uncounted(bench: Be
     assert {(str(message), message.delivery_count) for message in rest} == {
         (str(number), 0) for number in range(1, 10)
     }
-
-
-def test_a_receiver_gets_a_message_sent_while_it_waits(bench: Bench) -> None:
-    bench.create("waiting")
-    with bench.receiver() as receiver:
-        assert receiver.receive_messages(1, max_wait_time=0.2) == []
-        bench.put("now")
-        assert [str(message) for message in receive(receiver)] == ["now"]
-
-
-def test_an_operation_of_topics_is_refused_with_a_sentence(client: ServiceBusClient) -> None:
-    with (
-        pytest.raises(ServiceBusAuthenticationError) as refusal,
-        client.get_subscription_receiver("topic", "subscription") as receiver,
-    ):
-        receiver.receive_messages(1, max_wait_time=1)
-    assert "could not be found" in str(refusal.value.inner_exception)

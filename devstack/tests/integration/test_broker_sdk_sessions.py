@@ -10,8 +10,6 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
@@ -101,13 +99,6 @@ async def test_a_lost_session_is_reported(broker: Broker, client: ServiceBusClie
             await receiver.complete_message(message)
 
 
-async def test_the_wrong_kind_of_receiver_gets_an_error(client: ServiceBusClient) -> None:
-    with pytest.raises(ServiceBusError, match="non-sessionful"):
-        await open_and_close(client.get_queue_receiver("lanes"))
-    with pytest.raises(ServiceBusError, match="does not require sessions"):
-        await open_and_close(client.get_queue_receiver("plain", session_id="s"))
-
-
 async def test_only_the_required_key_opens_links() -> None:
     async with Broker(["plain"], require_key="r1ght=") as broker:
         right_string, port = broker.connection_string, broker.port
@@ -122,18 +113,6 @@ async def test_only_the_required_key_opens_links() -> None:
                 await open_and_close(client.get_queue_sender("plain"))
         assert broker.counts("plain").active == 1
         assert port
-
-
-async def test_a_busy_server_is_reported_and_a_retry_gets_through(
-    broker: Broker, client: ServiceBusClient
-) -> None:
-    async with client.get_queue_sender("plain") as sender:
-        broker.arm("server-busy", "plain", operation="send", count=1)
-        await sender.send_messages(ServiceBusMessage("after one"))
-        broker.arm("server-busy", "plain", operation="send", count=2)
-        with pytest.raises(ServiceBusServerBusyError):
-            await sender.send_messages(ServiceBusMessage("after two"))
-    assert broker.counts("plain").active == 1
 
 
 async def test_a_lost_acknowledgement_makes_the_client_send_twice(

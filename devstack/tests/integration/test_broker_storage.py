@@ -1,4 +1,7 @@
-"""The broker's data after a stop or a kill, opened by another broker."""
+"""The broker's data on the disk: its bytes, its errors, and what of it is forgotten.
+
+What the life of messages leaves behind after a stop or a kill: devstack/tests/machines.
+"""
 
 import asyncio
 import shutil
@@ -11,11 +14,10 @@ import pytest
 
 from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.core import operations
-from devstack.servicebus.core.message import Message, MessageState, parse_message
+from devstack.servicebus.core.message import Message, parse_message
 from devstack.servicebus.storage import FILE_NAME, StorageError
 from devstack.tests.queue_kit import (
     Receiver,
-    application_properties,
     body_of,
     raw,
 )
@@ -46,13 +48,11 @@ class Owner:
         self.broker = Broker(QUEUES, data=directory, clock=self.clock)
         self.broker.open_data()
 
-    def reopen(self, *, cleanly: bool = False) -> None:
+    def reopen(self) -> None:
+        """Open the data again after a kill."""
         self.broker.commit()
         assert self.broker.journal is not None
-        if cleanly:
-            self.broker.close_data()
-        else:
-            self.broker.journal.abandon()
+        self.broker.journal.abandon()
         self.broker = Broker(QUEUES, data=self.directory, clock=self.clock)
         self.broker.open_data()
         self.broker.namespace.tick(self.clock.now)
@@ -70,11 +70,6 @@ class Owner:
         return receiver.deliveries
 
 
-@pytest.fixture(params=[True, False], ids=["stopped", "killed"])
-def cleanly(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
 @pytest.fixture
 def owner(tmp_path: Path) -> Any:
     owner = Owner(tmp_path / "data")
@@ -82,11 +77,11 @@ def owner(tmp_path: Path) -> Any:
     owner.broker.close_data()
 
 
-def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bool) -> None:
+def test_messages_come_back_in_order_with_all_they_had(owner: Owner) -> None:
     owner.send("plain", b"1", message_id="one", ttl_ms=60_000)
     owner.send("plain", b"2", b"3")
     before = list(owner.broker.namespace.queue("plain").messages.values())
-    owner.reopen(cleanly=cleanly)
+    owner.reopen()
     after = [message for message, _ in owner.receive("plain", 5)]
     assert [body_of(message) for message in after] == [b"1", b"2", b"3"]
     for old, new in zip(before, after, strict=True):
@@ -102,72 +97,15 @@ def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bo
         assert (old.message_id, old.size) == (new.message_id, new.size)
 
 
-def test_a_lock_goes_on_and_its_token_still_settles(owner: Owner, cleanly: bool) -> None:
-    owner.send("plain", b"1")
-    ((_, token),) = owner.receive("plain")
-    owner.reopen(cleanly=cleanly)
-    assert owner.receive("plain") == []
-    operations.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
-    owner.reopen(cleanly=cleanly)
-    assert owner.broker.counts("plain").total == 0
-
-
-def test_a_lock_that_ended_meanwhile_counts_as_a_delivery(owner: Owner, cleanly: bool) -> None:
-    owner.send("plain", b"1")
-    for expected in range(3):
-        ((message, _),) = owner.receive("plain")
-        assert message.delivery_count == expected
-        owner.clock.now += 61
-        owner.reopen(cleanly=cleanly)
-    dead = owner.broker.namespace.find("plain/$DeadLetterQueue").messages.values()
-    assert [application_properties(m)["DeadLetterReason"] for m in dead] == [
-        "MaxDeliveryCountExceeded"
-    ]
-
-
-def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
-    owner: Owner, cleanly: bool
-) -> None:
-    (deferred,) = owner.send("plain", b"deferred")
-    queue = owner.broker.namespace.queue("plain")
-    operations.defer(queue, owner.receive("plain")[0][1], owner.clock.now)
-    owner.send("plain", b"dead")
-    operations.dead_letter(
-        queue, owner.receive("plain")[0][1], now=owner.clock.now, reason="R", description="D"
-    )
-    owner.send("plain", b"later", scheduled_at=owner.clock.now + 60)
-    owner.reopen(cleanly=cleanly)
-    queue = owner.broker.namespace.queue("plain")
-    assert owner.receive("plain") == []
-    assert operations.deferred_messages(queue, [deferred], None)[0].state is MessageState.DEFERRED
-    assert owner.broker.counts("plain").scheduled == 1
-    ((letter, _),) = owner.receive("plain/$DeadLetterQueue")
-    assert application_properties(letter) == {
-        "DeadLetterReason": "R",
-        "DeadLetterErrorDescription": "D",
-    }
-    owner.clock.now += 61
-    owner.broker.namespace.tick(owner.clock.now)
-    assert [body_of(message) for message, _ in owner.receive("plain")] == [b"later"]
-
-
-def test_a_duplicate_is_known_after_a_restart(owner: Owner, cleanly: bool) -> None:
-    first = owner.send("unique", b"1", message_id="same")
-    owner.reopen(cleanly=cleanly)
-    assert owner.send("unique", b"2", message_id="same") == first
-    owner.clock.now += 601
-    assert owner.send("unique", b"3", message_id="same") != first
-
-
 def test_an_id_that_came_again_after_its_window_is_forgotten_once_after_a_restart(
-    owner: Owner, cleanly: bool
+    owner: Owner,
 ) -> None:
     window = QUEUES["unique"].duplicate_window_s
     owner.send("unique", b"1", message_id="same")
     owner.clock.now += window + 1
     owner.send("unique", b"2", message_id="same")
     owner.send("unique", b"3", message_id="other")
-    owner.reopen(cleanly=cleanly)
+    owner.reopen()
     owner.send("unique", b"4", message_id="same")
     assert owner.broker.counts("unique").active == 3
     owner.clock.now += window + 1
@@ -175,40 +113,13 @@ def test_an_id_that_came_again_after_its_window_is_forgotten_once_after_a_restar
     assert owner.broker.counts("unique").active == 4
 
 
-def test_session_state_and_order_come_back_and_the_session_is_free(
-    owner: Owner, cleanly: bool
-) -> None:
-    owner.send("lanes", b"1", b"2", session_id="s")
-    sessions = owner.broker.namespace.queue("lanes").sessions
-    assert sessions is not None
-    receiver = Receiver()
-    sessions.accept(receiver, "s", owner.clock.now)
-    session = sessions.held_by("s", None)
-    session.state = b"half way"
-    owner.broker.namespace.journal.session_changed(owner.broker.namespace.queue("lanes"), session)
-    receiver.credit = 1
-    sessions.add_credit(receiver, owner.clock.now)
-    owner.reopen(cleanly=cleanly)
-    sessions = owner.broker.namespace.queue("lanes").sessions
-    assert sessions is not None
-    again = Receiver()
-    sessions.accept_next(again, owner.clock.now, 1)
-    assert again.session is not None
-    assert again.session.state == b"half way"
-    again.credit = 5
-    sessions.add_credit(again, owner.clock.now)
-    assert again.bodies == [b"1", b"2"]
-
-
-def test_queues_made_while_running_come_back_and_deleted_ones_do_not(
-    owner: Owner, cleanly: bool
-) -> None:
+def test_queues_made_while_running_come_back_and_deleted_ones_do_not(owner: Owner) -> None:
     owner.broker.create_queue("made", lock_duration_s=7.0)
     owner.broker.create_queue("unmade")
     owner.send("made", b"1")
     owner.send("unmade", b"1")
     owner.broker.delete_queue("unmade")
-    owner.reopen(cleanly=cleanly)
+    owner.reopen()
     assert owner.broker.namespace.queue("made").properties.lock_duration_s == 7.0
     assert owner.broker.counts("made").active == 1
     owner.broker.create_queue("unmade")
@@ -256,17 +167,6 @@ def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(owner: Owner)
     owner.reopen()
     assert owner.broker.journal is not None
     assert not [name for name in owner.broker.journal.stores if name.startswith("doomed")]
-
-
-def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
-    owner.send("plain", b"committed")
-    owner.broker.commit()
-    owner.send("plain", b"lost")
-    assert owner.broker.journal is not None
-    owner.broker.journal.abandon()
-    owner.broker = Broker(QUEUES, data=owner.directory, clock=owner.clock)
-    owner.broker.open_data()
-    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"committed"]
 
 
 def test_old_message_ids_are_forgotten_on_disk_too(owner: Owner) -> None:
@@ -318,7 +218,7 @@ async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(tmp_p
     async with Broker(["plain"], data=tmp_path) as broker:
         assert broker.journal is not None
         broker.journal.database.execute("PRAGMA max_page_count=40")
-        while True:
+        for _ in range(1000):
             put(broker, "plain", b"%d" % len(durable) + bytes(2000))
             broker.commit()
             if broker.failure is not None:
@@ -348,27 +248,6 @@ def test_one_commit_is_one_transaction(owner: Owner) -> None:
     assert statements[-1] == "COMMIT"
     assert sum(text in {"BEGIN IMMEDIATE", "COMMIT"} for text in statements) == 2
     assert sum("INTO message" in text for text in statements) == 4
-
-
-def killed_copy(owner: Owner, directory: Path) -> Owner:
-    """Open a copy of the files while the broker has them open: what a kill would leave."""
-    shutil.copytree(owner.directory, directory)
-    return Owner(directory)
-
-
-def test_what_a_kill_leaves_has_everything_committed(owner: Owner, tmp_path: Path) -> None:
-    queue = owner.broker.namespace.queue("plain")
-    owner.send("plain", b"done", b"locked", b"waits")
-    owner.send("unique", b"1", message_id="same")
-    operations.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
-    ((_, token),) = owner.receive("plain")
-    owner.broker.commit()
-    owner.send("plain", b"not committed")
-    again = killed_copy(owner, tmp_path / "image")
-    assert [body_of(message) for message, _ in again.receive("plain", 5)] == [b"waits"]
-    operations.complete(again.broker.namespace.queue("plain"), token, again.clock.now)
-    assert again.send("unique", b"2", message_id="same") == [1]
-    again.broker.close_data()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])

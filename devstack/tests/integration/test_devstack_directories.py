@@ -102,9 +102,8 @@ def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
     assert (first.path.exists(), second.path.exists()) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
+def test_a_log_line_of_json_is_shown_as_people_read_it() -> None:
+    for line, shown in (
         (
             '{"time": "2026-11-21T15:55:38.330+00:00", "level": "INFO", "message": "it runs"}',
             "15:55:38 INFO it runs",
@@ -112,10 +111,8 @@ def test_a_directory_goes_when_it_is_closed_unless_it_is_kept() -> None:
         ('{"ready": true}', '{"ready": true}'),
         ("[1]", "[1]"),
         ("plain", "plain"),
-    ],
-)
-def test_a_log_line_of_json_is_shown_as_people_read_it(line: str, shown: str) -> None:
-    assert readable(line) == shown
+    ):
+        assert readable(line) == shown
 
 
 def test_a_terminal_does_not_obey_what_a_log_line_has_of_others() -> None:

@@ -1,10 +1,9 @@
 """The host does what host.json says about receiving, retrying and HTTP."""
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from devstack.functions.host import Host
 from devstack.functions.hostjson import parse_host_json
 from devstack.functions.service_bus import Clients
 from devstack.servicebus import Broker
-from devstack.servicebus.core.message import parse_message
-from devstack.tests.queue_kit import raw
+from devstack.tests.host_kit import put, until
 
 APP = """
 import typing
@@ -54,21 +52,9 @@ def host_of(app_dir: Path, broker: Broker, only: str, **extensions: Any) -> Host
     return Host(app_dir, settings={"SB": broker.connection_string}, only=[only], drain_s=60)
 
 
-def put(broker: Broker, queue: str, count: int) -> None:
-    messages = [parse_message(raw(b"x")) for _ in range(count)]
-    broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.context.touch()
-
-
 def seen() -> list[Any]:
     notes: list[Any] = sys.modules["function_app"].seen
     return notes
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 (the broker is asked, nothing signals)
-            await asyncio.sleep(0.01)
 
 
 async def test_without_auto_complete_a_message_stays_until_its_lock_ends_and_comes_again(
@@ -76,7 +62,7 @@ async def test_without_auto_complete_a_message_stays_until_its_lock_ends_and_com
 ) -> None:
     options = {"autoCompleteMessages": False}
     async with host_of(tmp_path, broker, "one", serviceBus=options):
-        put(broker, "one", 1)
+        put(broker, "one", "x")
         await until(lambda: seen()[:2] == [1, 2])
         assert broker.counts("one").active == 1
 
@@ -84,7 +70,7 @@ async def test_without_auto_complete_a_message_stays_until_its_lock_ends_and_com
 async def test_a_trigger_may_say_otherwise_than_the_file(tmp_path: Path, broker: Broker) -> None:
     options = {"autoCompleteMessages": False}
     async with host_of(tmp_path, broker, "own", serviceBus=options):
-        put(broker, "own", 1)
+        put(broker, "own", "x")
         await until(lambda: broker.counts("own").active == 0)
         assert seen() == [1]
 
@@ -95,11 +81,11 @@ async def test_a_batch_waits_for_its_least_size_up_to_its_time(
     options = {"minMessageBatchSize": 3, "maxBatchWaitTime": "00:00:01", "maxMessageBatchSize": 4}
     async with host_of(tmp_path, broker, "batch", serviceBus=options):
         began = time.monotonic()
-        put(broker, "batch", 2)
+        put(broker, "batch", *"xx")
         await until(lambda: bool(seen()))
         assert seen() == [2]
         assert time.monotonic() - began >= 0.9
-        put(broker, "batch", 9)
+        put(broker, "batch", *"xxxxxxxxx")
         await until(lambda: sum(seen()) == 11)
         assert max(seen()) == 4
 

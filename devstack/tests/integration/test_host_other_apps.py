@@ -1,10 +1,9 @@
 """Small apps that know nothing of this project see here what they would see in Azure."""
 
-import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from yarl import URL
 from devstack.functions.host import Host
 from devstack.functions.settings import HostError
 from devstack.servicebus import Broker, QueueProperties
+from devstack.tests.host_kit import until
 
 HEAD = """
 import threading, time, typing
@@ -84,12 +84,6 @@ def host_of(app_dir: Path, code: str, broker: Broker | None = None, **options: A
 def seen() -> list[Any]:
     notes: list[Any] = sys.modules["function_app"].seen
     return notes
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  # the app notes, nothing signals
-            await asyncio.sleep(0.01)
 
 
 async def send(broker: Broker, queue: str, *messages: ServiceBusMessage) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import pytest
 
 from devstack.functions.host import Host
 from devstack.servicebus import Broker
-from devstack.servicebus.core.message import parse_message
-from devstack.tests.queue_kit import raw
+from devstack.tests.host_kit import put, until
 
 APP = """
 import asyncio, typing
@@ -73,20 +72,8 @@ def host_of(app_dir: Path, broker: Broker, only: str, **options: Any) -> Host:
     return Host(app_dir, settings=settings, only=[only], drain_s=60)
 
 
-def put(broker: Broker, queue: str, *bodies: str, session_id: str | None = None) -> None:
-    messages = [parse_message(raw(body.encode(), session_id=session_id)) for body in bodies]
-    broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.context.touch()
-
-
 def app() -> Any:
     return sys.modules["function_app"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 (the broker is asked, nothing signals)
-            await asyncio.sleep(0.01)
 
 
 async def test_the_buffer_fills_beyond_the_calls_and_each_message_is_handled_once(
@@ -125,16 +112,6 @@ async def test_batches_are_taken_from_the_buffer_in_order(tmp_path: Path, broker
         await until(lambda: broker.counts("batch").active == 0)
         assert [body for batch in app().seen for body in batch] == BODIES
         assert max(len(batch) for batch in app().seen) <= 4
-
-
-async def test_sessions_keep_their_order_with_a_buffer(tmp_path: Path, broker: Broker) -> None:
-    async with host_of(tmp_path, broker, "lanes"):
-        for session_id in ("a", "b"):
-            put(broker, "lanes", *BODIES[:5], session_id=session_id)
-        await until(lambda: broker.counts("lanes").locked == 5)
-        app().gate.set()
-        await until(lambda: broker.counts("lanes").active == 0)
-        assert app().seen == [lane + body for lane in ("a", "b") for body in BODIES[:5]]
 
 
 @pytest.mark.parametrize("prefetch", [0, 20])

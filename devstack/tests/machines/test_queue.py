@@ -320,15 +320,24 @@ class QueueMachine(BrokerMachine[QueueModel]):
         for letter in scheduled:
             self.model.letters.remove(letter)
 
-    @rule(seconds=st.integers(0, 4), sweeps=MOSTLY, renews=st.lists(INDEX, max_size=2), live=MOSTLY)
-    def wait(self, seconds: int, sweeps: bool, renews: list[int], live: bool) -> None:
-        """Time passes, and the sweep may come later; or the fault `expire-locks` ends all locks.
+    @rule(
+        seconds=st.integers(0, 4),
+        sweeps=MOSTLY,
+        renews=st.lists(INDEX, max_size=2),
+        late=st.sampled_from([None, None, *VERBS]),
+    )
+    def wait(self, seconds: int, sweeps: bool, renews: list[int], late: str | None) -> None:
+        """Time passes, and the sweep comes or does not; or the fault `expire-locks` ends all locks.
 
-        Some holders renew their locks before, in one request: all of them or none.
+        Some holders renew their locks before, in one request: all of them or none. A holder may
+        settle after the time has passed and before the sweep.
         """
-        choices = [self.token_of(index, live=live) for index in renews]
+        holder = self.token_of(len(renews), live=True)
+        choices = [self.token_of(index, live=index < 5) for index in renews]
         self.renew([choice for choice in choices if choice is not None])
         self.now += seconds
+        if late and holder is not None:
+            self.settle_with(late, *holder, properties=seconds)
         if seconds == 0:
             self.queue.expire_locks(self.now)
             for letter in self.model.letters:

@@ -18,6 +18,8 @@ from devstack.tests.machines.kit import PROFILE, REACHED, BrokerMachine
 from devstack.tests.queue_kit import Receiver, raw
 
 HOLDERS = st.sampled_from([None, None, None, "x", "y"])
+LATE = st.sampled_from(["", "settle", "renew"])
+LAST = st.sampled_from(["", "", "state", "all", "state and all"])
 KINDS = st.sampled_from(["renew", "set", "get", "take", "take"])
 LOCK_S, DELIVERIES_MAX = 3, 3
 IDS = st.sampled_from("aab")
@@ -183,18 +185,30 @@ class SessionMachine(BrokerMachine[SessionModel]):
         if tokens and settles:
             self.settle_with(verb, tokens[-1])
 
-    @rule(lane=IDS, waits=st.booleans())
-    def leave(self, lane: str, waits: bool) -> None:
-        """An owner closes its session, or the first of those that wait gives up."""
+    @rule(lane=IDS, waits=RARELY, crowd=st.sampled_from([0, 0, 1, 2]), last=LAST)
+    def leave(self, lane: str, waits: bool, crowd: int, last: str) -> None:
+        """An owner closes its session, for which others wait; or one that waits gives up.
+
+        Before it leaves, an owner may write the session's state, or complete all messages.
+        """
+        for _ in range(crowd):
+            self.accept(lane, "y", presettled=False, patience=3)
         if waits and self.model.waiting:
             _, receiver = self.model.waiting.pop(0)
             self.queue.dispatch.detach(self.receivers[receiver], self.now)
             return
         owner = self.owner_of(lane)
-        if owner is not None:
-            REACHED["left with locks"] += any(x.token for x in self.model.items if x.lane == lane)
-            self.model.let_go(lane, self.now, counts=False)
-            self.queue.dispatch.detach(owner, self.now)
+        if owner is None:
+            return
+        if "state" in last:
+            self.use(lane, holder=None, asked=lane, kind="set", index=0)
+        if "all" in last:
+            self.take(lane, credit=len(self.model.items), verb="complete", settles=False)
+            for item in [x for x in self.model.items if x.lane == lane and x.token is not None]:
+                self.settle_with("complete", item.token or b"")
+        REACHED["left with locks"] += any(x.token for x in self.model.items if x.lane == lane)
+        self.model.let_go(lane, self.now, counts=False)
+        self.queue.dispatch.detach(owner, self.now)
 
     @rule(verb=VERBS, index=INDEX)
     def settle(self, verb: str, index: int) -> None:
@@ -269,10 +283,18 @@ class SessionMachine(BrokerMachine[SessionModel]):
             item.token = entry["lock-token"].bytes_le
             self.tokens.append(entry["lock-token"].bytes_le)
 
-    @rule(seconds=st.integers(0, 4), sweeps=st.sampled_from([True, True, False]))
-    def wait(self, seconds: int, sweeps: bool) -> None:
-        """Time passes, and the sweep may come later; or the fault `expire-locks` ends all locks."""
+    @rule(seconds=st.integers(0, 4), sweeps=st.sampled_from([True, True, False]), kind=LATE)
+    def wait(self, seconds: int, sweeps: bool, kind: str) -> None:
+        """Time passes, and the sweep comes or does not; or the fault `expire-locks` ends all locks.
+
+        An owner may settle or renew after the time has passed and before the sweep.
+        """
         self.now += seconds
+        tokens = [item.token for item in self.model.items if item.token is not None]
+        if kind == "settle" and tokens:
+            self.settle_with("complete", tokens[0])
+        elif kind == "renew" and self.model.owned:
+            self.use(self.model.owned[0], holder=None, asked="a", kind="renew", index=0)
         if seconds == 0:
             self.queue.expire_locks(self.now)
             for session in self.model.lanes.values():

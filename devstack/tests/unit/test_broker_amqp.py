@@ -84,9 +84,8 @@ def test_a_mutated_value_never_raises_anything_else(value: Any, data: st.DataObj
             continue
 
 
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
+def test_every_form_on_the_wire_is_read() -> None:
+    for raw, value in (
         (b"\x56\x01", True),
         (b"\x43", 0),
         (b"\x54\xff", -1),
@@ -99,15 +98,12 @@ def test_a_mutated_value_never_raises_anything_else(value: Any, data: st.DataObj
         (b"\xe0\x04\x02\x54\x01\x02", [1, 2]),
         (b"\x00\x53\x24\x45", Described(0x24, [])),
         (b"\x94" + bytes(16), bytes(16)),
-    ],
-)
-def test_every_form_on_the_wire_is_read(raw: bytes, value: Any) -> None:
-    assert decode.decode(raw) == (value, len(raw))
+    ):
+        assert decode.decode(raw) == (value, len(raw))
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
+def test_what_claims_more_than_it_holds_or_nests_too_deep_is_refused() -> None:
+    for raw in (
         b"",
         b"\x01",
         b"\xf0\x00\x00\x00\x06\xff\xff\xff\xff\x40",
@@ -119,11 +115,9 @@ def test_every_form_on_the_wire_is_read(raw: bytes, value: Any) -> None:
         b"\x00" * 1000,
         b"\xc0\xff\x01" * 300,
         b"\xe0\x03\x02\x00\x53",
-    ],
-)
-def test_what_claims_more_than_it_holds_or_nests_too_deep_is_refused(raw: bytes) -> None:
-    with pytest.raises(DecodeError):
-        decode.decode(raw)
+    ):
+        with pytest.raises(DecodeError):
+            decode.decode(raw)
 
 
 def test_numbers_take_their_shortest_form() -> None:
@@ -150,22 +144,19 @@ def test_frames_come_out_whole_however_the_stream_is_cut(
     assert len(reader) == 0
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_an_impossible_frame_header_is_refused_before_its_body_comes() -> None:
+    for header in (
         b"\x00\x00\x00\x07\x02\x00\x00\x00",
         b"\x00\x00\x00\x10\x01\x00\x00\x00",
         b"\x00\x00\x00\x08\x03\x00\x00\x00",
         b"\x00\x00\x00\x08\x02\x05\x00\x00",
         b"\x7f\xff\xff\xff\x02\x00\x00\x00",
         b"GET / HT",
-    ],
-)
-def test_an_impossible_frame_header_is_refused_before_its_body_comes(header: bytes) -> None:
-    reader = frames.FrameReader()
-    reader.feed(header)
-    with pytest.raises(FramingError):
-        list(reader.frames())
+    ):
+        reader = frames.FrameReader()
+        reader.feed(header)
+        with pytest.raises(FramingError):
+            list(reader.frames())
 
 
 def test_an_error_has_three_fields_and_information() -> None:

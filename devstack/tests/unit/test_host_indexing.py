@@ -93,9 +93,8 @@ def test_a_wrong_setting_is_reported_in_the_sentence_of_the_app(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
+def test_an_app_that_azure_would_refuse_is_refused(tmp_path: Path) -> None:
+    for code, sentence in (
         ("import nonsense_module\n", "cannot be imported: ModuleNotFoundError"),
         ("def f(:\n", "cannot be imported: SyntaxError"),
         ("import json\njson.loads('{')\n", r"JSONDecodeError: .* at function_app.py:2\.$"),
@@ -129,18 +128,13 @@ def test_a_wrong_setting_is_reported_in_the_sentence_of_the_app(tmp_path: Path) 
         ),
         (HEAD + QUEUE + "def f(msg: 'Missing'): ...\n", "something that is not defined"),
         (HEAD + QUEUE + "def f(msg, context: str): ...\n", "must be an azure.functions.Context"),
-    ],
-)
-def test_an_app_that_azure_would_refuse_is_refused(
-    tmp_path: Path, code: str, sentence: str
-) -> None:
-    with pytest.raises(IndexingError, match=sentence):
-        found_in(tmp_path, code)
+    ):
+        with pytest.raises(IndexingError, match=sentence):
+            found_in(tmp_path, code)
 
 
-@pytest.mark.parametrize(
-    ("decorators", "parameters", "sentence"),
-    [
+def test_a_binding_that_cannot_run_is_refused_by_name(tmp_path: Path) -> None:
+    for decorators, parameters, sentence in (
         (QUEUE.replace('"q"', '"%NO%"'), "msg", "setting 'NO'"),
         (QUEUE.replace('"SB"', '"NO"'), "msg", "uses the connection 'NO'"),
         (
@@ -181,13 +175,9 @@ def test_an_app_that_azure_would_refuse_is_refused(
             "msg, b",
             "does not run input bindings such as blob",
         ),
-    ],
-)
-def test_a_binding_that_cannot_run_is_refused_by_name(
-    tmp_path: Path, decorators: str, parameters: str, sentence: str
-) -> None:
-    with pytest.raises((IndexingError, SettingsError), match=sentence):
-        bound_in(tmp_path, HEAD + decorators + f"def f({parameters}): ...\n")
+    ):
+        with pytest.raises((IndexingError, SettingsError), match=sentence):
+            bound_in(tmp_path, HEAD + decorators + f"def f({parameters}): ...\n")
 
 
 def test_a_retry_policy_is_named_and_has_no_effect(

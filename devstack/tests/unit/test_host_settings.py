@@ -40,29 +40,22 @@ def test_comments_and_trailing_commas_in_the_file_are_read_as_func_reads_them(
     assert (settings.get("URL"), settings.get("N")) == ("http://x//y", "1")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
+def test_an_unusable_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    for content, sentence in (
         ({"IsEncrypted": True, "Values": {}}, "is encrypted"),
         ({"Values": {"N": 1}}, "the value of N must be a string"),
         ({"Values": []}, "must be an object"),
         ([], "must hold a JSON object"),
-    ],
-)
-def test_an_unusable_file_is_refused_with_a_sentence(
-    tmp_path: Path, content: object, sentence: str
-) -> None:
-    with pytest.raises(SettingsError, match=sentence):
-        Settings.load(app_with(tmp_path, content), environ={})
+    ):
+        with pytest.raises(SettingsError, match=sentence):
+            Settings.load(app_with(tmp_path, content), environ={})
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
-def test_json_that_python_cannot_hold_is_refused_with_a_sentence(
-    tmp_path: Path, content: str
-) -> None:
-    (tmp_path / "local.settings.json").write_text(content)
-    with pytest.raises(SettingsError, match=r"nests too deep|too many digits"):
-        Settings.load(tmp_path, environ={})
+def test_json_that_python_cannot_hold_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    for content in ("[" * 100_000, '{"n": ' + "9" * 5000 + "}"):
+        (tmp_path / "local.settings.json").write_text(content)
+        with pytest.raises(SettingsError, match=r"nests too deep|too many digits"):
+            Settings.load(tmp_path, environ={})
 
 
 def test_broken_json_names_the_line(tmp_path: Path) -> None:
@@ -97,30 +90,25 @@ def test_a_missing_connection_is_named() -> None:
         Settings({}).service_bus("SB", place="The trigger of function f")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_an_invalid_connection_string_is_refused_without_its_secret() -> None:
+    for value in (
         "UseDevelopmentStorage=true",
         "Endpoint=foo",
         "Endpoint=sb://h",
         "Endpoint=sb://h;SharedAccessKeyName=n",
         "Endpoint=sb://h:99999;SharedAccessKeyName=n;SharedAccessKey=k",
         "Endpoint=sb://[::1;SharedAccessKeyName=n;SharedAccessKey=k",
-    ],
-)
-def test_an_invalid_connection_string_is_refused_without_its_secret(value: str) -> None:
-    with pytest.raises(SettingsError, match="must look like Endpoint=") as caught:
-        Settings({"SB": value}).service_bus("SB", place="f")
-    assert "SharedAccessKey=k" not in str(caught.value)
+    ):
+        with pytest.raises(SettingsError, match="must look like Endpoint=") as caught:
+            Settings({"SB": value}).service_bus("SB", place="f")
+        assert "SharedAccessKey=k" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["AzureWebJobs.f.Disabled", "AzureWebJobs__f__Disabled", "AzureWebJobs_f_Disabled"]
-)
-def test_a_function_is_disabled_by_any_spelling_of_its_setting(name: str) -> None:
-    assert Settings({name: "true"}).disabled("f")
-    assert not Settings({name: "false"}).disabled("f")
-    assert not Settings({name: "1"}).disabled("g")
+def test_a_function_is_disabled_by_any_spelling_of_its_setting() -> None:
+    for name in ("AzureWebJobs.f.Disabled", "AzureWebJobs__f__Disabled", "AzureWebJobs_f_Disabled"):
+        assert Settings({name: "true"}).disabled("f")
+        assert not Settings({name: "false"}).disabled("f")
+        assert not Settings({name: "1"}).disabled("g")
 
 
 def test_a_disabled_setting_that_is_not_true_or_false_is_refused() -> None:
