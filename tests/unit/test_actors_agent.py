@@ -19,7 +19,6 @@ from sas.bounds import RESULT_BYTES_MAX
 from sas.codec import internal
 from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage, RequestMessage
 from sas.codec.record import record_of
-from sas.domain.messages import Outcome
 from sas.domain.order import AttemptError
 from sas.domain.workflow import Step, Workflow
 from sas.engine.retry import RetryPolicy
@@ -45,7 +44,6 @@ from tests.unit.actors_kit import (
     delivery,
     kit,
     order,
-    received,
 )
 
 STOCK = QUEUES.agent("stock")
@@ -277,12 +275,9 @@ async def test_a_result_that_is_not_json_holds_the_step_and_says_what_to_return(
     assert why in text
 
 
-@pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
-async def test_a_result_that_is_too_large_holds_the_step_and_says_what_to_do(
-    character: str,
-) -> None:
+async def test_a_result_that_is_too_large_holds_the_step_and_says_what_to_do() -> None:
     system, message = await requested()
-    system.agents["stock"].then(character * RESULT_BYTES_MAX)
+    system.agents["stock"].then("é" * RESULT_BYTES_MAX)
     await system.hand(message)
     text = await held(system)
     assert text.startswith("agent stock returned ")
@@ -306,7 +301,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("depth", [29, 30, 31, 32, 40, 100_000])
+@pytest.mark.parametrize("depth", [29, 30, 100_000])
 async def test_a_result_however_deep_reaches_the_next_agent_or_holds_the_step(depth: int) -> None:
     system, message = await requested()
     system.agents["stock"].then(nested(depth))
@@ -342,7 +337,7 @@ async def test_an_undo_is_given_what_its_own_do_returned() -> None:
     assert call.key == "O-1/reserve"
 
 
-@pytest.mark.parametrize("size", [100_000, 160 * 1024, 200_000, 250_000])
+@pytest.mark.parametrize("size", [160 * 1024, 250_000])
 async def test_an_order_of_any_size_reaches_its_agents_whole(size: int) -> None:
     system, message = await requested(order={"text": "x" * size})
     assert len(message.body) < INLINE_BYTES_MAX + 1
@@ -458,17 +453,6 @@ async def test_poison_on_an_agents_queue_is_put_aside_with_an_alert(
     assert rejection.source_queue == STOCK
     assert [alert.kind for alert in system.alerts()] == ["rejected"]
     assert system.agents["stock"].calls == []
-
-
-async def test_what_was_handled_is_returned_for_the_caller_to_see() -> None:
-    system, message = await requested()
-    reply = await system.run(system.actors["stock"].handle(delivery(message, message_id="m")))
-    assert reply is not None
-    assert reply.outcome is Outcome.DONE
-    assert (
-        await system.run(system.actors["stock"].handle(received(QUEUES.agent("stock"), "m", b"")))
-        is None
-    )
 
 
 async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -> None:

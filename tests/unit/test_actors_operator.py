@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 
 from sas.bounds import EDITED_UNITS_MAX
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, WakeMessage
+from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
@@ -38,7 +39,6 @@ from tests.unit.actors_kit import (
     kit,
     letter,
     order,
-    received,
 )
 
 
@@ -309,17 +309,6 @@ async def test_a_cancelled_order_waits_for_its_agent_and_is_undone() -> None:
     assert system.notices() == ["received", "undone"]
 
 
-async def test_a_cancelled_order_whose_agent_stays_silent_is_undone_when_its_time_is_up() -> None:
-    system = await submitted()
-    await system.step(QUEUES.scheduler)
-    system.bus.take(QUEUES.agent("stock"))
-    await tell(system, "cancel")
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == {"cancelled step ended": 1}
-    await system.drain()
-    assert system.state() == "Compensated"
-
-
 async def test_cancel_needs_no_seq_because_it_is_meant_whatever_happened_since() -> None:
     system = await submitted()
     await tell(system, "cancel", seq=None)
@@ -476,12 +465,12 @@ async def test_what_cannot_be_done_is_refused_in_one_sentence_and_changes_nothin
     assert system.alerts()[-1].id == "refused/w-9"
 
 
-@pytest.mark.parametrize("verb", ["resubmit", "skip", "undo", "cancel", "acknowledge"])
-async def test_a_stale_page_is_refused_with_what_there_is_now(verb: str) -> None:
+async def test_a_stale_page_is_refused_with_what_there_is_now() -> None:
     system = await failed()
     before = system.order()
-    for number, seq in enumerate((before.seq - 1, before.seq + 1)):
-        await tell(system, verb, seq=seq, id=f"w-{number}")
+    for verb, later in product(["resubmit", "skip", "undo", "cancel", "acknowledge"], (-1, 1)):
+        seq = before.seq + later
+        await tell(system, verb, seq=seq, id=f"{verb}{later}")
         assert refusals(system)[-1] == (
             f"{verb} of order “O-1” was refused: it was meant for seq {seq}, and the order is at "
             f"{before.seq} (Error): look at it again."
@@ -489,13 +478,13 @@ async def test_a_stale_page_is_refused_with_what_there_is_now(verb: str) -> None
     assert system.order() == before
 
 
-@pytest.mark.parametrize("verb", ["resubmit", "skip", "undo", "acknowledge"])
-async def test_a_command_that_names_no_seq_is_refused_unless_it_is_to_cancel(verb: str) -> None:
+async def test_a_command_that_names_no_seq_is_refused_unless_it_is_to_cancel() -> None:
     system = await failed()
     before = system.order()
-    await tell(system, verb, seq=None)
     why = f"it names no seq: look at the order, which is at seq {before.seq}, and give that seq."
-    assert refusals(system) == [f"{verb} of order “O-1” was refused: {why}"]
+    for verb in ("resubmit", "skip", "undo", "acknowledge"):
+        await tell(system, verb, seq=None, id=verb)
+        assert refusals(system)[-1] == f"{verb} of order “O-1” was refused: {why}"
     assert system.order() == before
 
 
@@ -577,18 +566,15 @@ async def test_an_input_as_large_as_its_bound_is_taken_and_a_larger_one_is_put_a
     assert system.state() == "Processed"
 
 
-@pytest.mark.parametrize("verb", ["resubmit", "skip"])
-async def test_an_input_as_deep_as_its_bound_reaches_every_agent_and_a_deeper_one_is_put_aside(
-    verb: str,
-) -> None:
+async def test_an_input_as_deep_as_its_bound_is_taken_and_a_deeper_one_is_put_aside() -> None:
     system = await failed()
     inside = CONTENT_DEPTH_MAX - 1
     fits = '{"deep":' + "[" * inside + "]" * inside + "}"
     before = system.order()
-    await tell(system, verb, input=fits.replace("[]", "[[]]"))
+    await tell(system, "resubmit", input=fits.replace("[]", "[[]]"))
     assert system.order() == before
     assert [rejected.reason for rejected in system.rejected()] == ["too-deep"]
-    await tell(system, verb, input=fits)
+    await tell(system, "resubmit", input=fits)
     await system.drain()
     assert system.state() == "Processed"
     assert len(system.rejected()) == 1
@@ -641,23 +627,6 @@ async def test_a_service_that_is_away_is_tried_again_after_rests_and_a_long_wait
     assert first.since == second.since
     await system.drain()
     assert system.state() == "Processed"
-
-
-async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
-    system = await submitted(PATIENT)
-    for seconds in (30, 20, 30):
-        if system.bus.messages(QUEUES.scheduler):
-            await system.step(QUEUES.scheduler)
-            silent(system)
-        await system.later(seconds)
-        await system.sweep()
-    before = system.order()
-    body = internal.encode(WakeMessage(id="stray", order_id="O-1", seq=0))
-    assert (
-        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "stray", body)))
-        is ApplyResult.NOTHING
-    )
-    assert system.order() == before
 
 
 async def test_an_overdue_order_is_reported_once_however_often_it_is_swept() -> None:

@@ -21,7 +21,6 @@ from sas.ports import (
     Message,
     OtherVersionError,
     RefusedError,
-    StoreUnavailableError,
 )
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
@@ -92,12 +91,6 @@ async def test_a_wake_claims_what_is_ready_and_records_who_holds_it_until_when()
     assert json.loads(internal.text_of(request.order) or "") == {"lines": [1, 2, 3]}
 
 
-async def test_independent_steps_are_claimed_together() -> None:
-    system = await claimed("care")
-    assert system.states() == ["Processing", "Processing"]
-    assert len(system.requests("stock")) == len(system.requests("payment")) == 1
-
-
 async def test_a_request_outlives_its_complete_by_in_its_queue() -> None:
     system = await claimed()
     (message,) = system.bus.messages(QUEUES.agent("stock"))
@@ -122,21 +115,6 @@ async def test_of_two_schedulers_claiming_one_order_only_the_first_wins() -> Non
     assert len(host_1.requests("stock")) == 1
 
 
-async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same_requests() -> None:
-    host_1 = kit()
-    host_2 = kit(beside=host_1, instance="host-2")
-    await host_1.submit()
-    body = wake().body
-    await host_1.run(
-        asyncio.gather(
-            host_1.scheduler.handle(received(QUEUES.scheduler, "w", body)),
-            host_2.scheduler.handle(received(QUEUES.scheduler, "w", body)),
-        )
-    )
-    assert host_1.words() == ["submitted", "claimed"]
-    assert set(host_1.ids(QUEUES.agent("stock"))) == {"O-1/2/0"}
-
-
 async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> None:
     system = await claimed()
     (before,) = system.bus.messages(QUEUES.agent("stock"))
@@ -149,18 +127,6 @@ async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> No
     assert first == before == replace(second, properties={})
 
 
-async def test_a_stray_wake_changes_nothing() -> None:
-    system = await claimed()
-    before = system.order()
-    body = wake(wake_id="stray").body
-    assert (
-        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", body)))
-        is ApplyResult.NOTHING
-    )
-    assert system.order() == before
-    assert len(system.requests("stock")) == 1
-
-
 async def test_a_crash_after_the_claim_is_finished_by_the_wake_coming_again() -> None:
     system = kit()
     await system.submit()
@@ -171,17 +137,6 @@ async def test_a_crash_after_the_claim_is_finished_by_the_wake_coming_again() ->
     await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
     assert system.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
     assert system.words() == ["submitted", "claimed"]
-
-
-async def test_a_claim_whose_answer_was_lost_is_found_again_by_its_cause() -> None:
-    system = kit()
-    await system.submit()
-    system.store.fail_next("commit", StoreFault.LOST_ANSWER)
-    with pytest.raises(StoreUnavailableError):
-        await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
-    await system.run(system.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
-    assert system.words() == ["submitted", "claimed"]
-    assert system.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
 
 
 async def test_a_reply_records_the_result_and_starts_what_has_become_possible() -> None:
@@ -263,22 +218,19 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
     assert system.ids(QUEUES.agent("payment")) == ["O-1/3/0"] * 2
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+async def test_a_reply_to_another_dispatch_changes_nothing() -> None:
+    system = await claimed()
+    before = system.order()
+    for reply in (
         done(epoch=2),
         done(epoch=0, id="old"),
         done(step=1),
         done(step=9, id="step-9"),
         done(step=-1, id="minus"),
         done(direction="undo", id="other-way"),
-    ],
-)
-async def test_a_reply_to_another_dispatch_changes_nothing(reply: Message) -> None:
-    system = await claimed()
-    before = system.order()
-    result = await system.run(system.scheduler.handle(delivery(reply)))
-    assert result is ApplyResult.NOTHING
+    ):
+        result = await system.run(system.scheduler.handle(delivery(reply)))
+        assert result is ApplyResult.NOTHING
     assert system.order() == before
     assert system.rejected() == []
     assert system.alerts() == []
@@ -295,16 +247,6 @@ async def test_a_late_reply_of_an_older_epoch_changes_nothing_after_the_reset() 
     before = system.order()
     await system.hand(done(epoch=1))
     assert system.order() == before
-
-
-async def test_a_reply_after_the_reset_and_before_the_next_claim_changes_nothing() -> None:
-    system = await claimed()
-    system.agents_die()
-    await system.later(31)
-    await system.sweep()
-    assert system.states()[0] == "Pending"
-    await system.hand(done(epoch=1))
-    assert system.states()[0] == "Pending"
 
 
 async def test_messages_about_an_order_that_never_was_are_put_aside() -> None:
@@ -394,15 +336,6 @@ async def test_an_operator_resubmits_what_failed() -> None:
     assert system.order().steps[0].epoch == 2
 
 
-async def test_an_operator_undoes_an_order_in_error() -> None:
-    system = await in_error()
-    await system.hand(command("undo", system.order().seq))
-    await system.drain()
-    assert system.state() == "Compensated"
-    assert system.notices()[-1] == "undone"
-    assert [verb for verb, _ in system.agents["stock"].calls] == ["do", "undo"]
-
-
 async def test_an_operator_undoes_a_processed_order_in_reverse_order() -> None:
     system = kit()
     await system.submit()
@@ -426,89 +359,12 @@ async def test_an_order_undone_before_anything_was_dispatched_is_compensated_at_
     assert system.agents["stock"].calls == []
 
 
-async def test_a_stale_command_is_refused_with_a_sentence_and_changes_nothing() -> None:
-    system = await in_error()
-    before = system.order()
-    await system.hand(command("resubmit", before.seq - 1))
-    assert system.order() == before
-    refused = system.alerts()[-1]
-    assert refused.kind == "command-refused"
-    assert refused.order_id == "O-1"
-    assert refused.text == (
-        f"resubmit of order “O-1” was refused: it was meant for seq {before.seq - 1}, and the "
-        f"order is at {before.seq} (Error): look at it again."
-    )
-
-
-async def test_a_command_given_twice_at_once_is_done_once() -> None:
-    system = await in_error()
-    seq = system.order().seq
-    await system.run(
-        asyncio.gather(
-            *(
-                system.scheduler.handle(
-                    received(QUEUES.scheduler, "m", command("resubmit", seq, f"w-{n}").body)
-                )
-                for n in range(2)
-            )
-        )
-    )
-    assert system.words().count("resubmitted") == 1
-    assert [alert.kind for alert in system.alerts()].count("command-refused") == 1
-
-
-async def test_resubmit_and_undo_at_once_are_decided_for_one_of_them() -> None:
-    system = await in_error()
-    seq = system.order().seq
-    await system.run(
-        asyncio.gather(
-            system.scheduler.handle(
-                received(QUEUES.scheduler, "m", command("resubmit", seq, "w-1").body)
-            ),
-            system.scheduler.handle(
-                received(QUEUES.scheduler, "m", command("undo", seq, "w-2").body)
-            ),
-        )
-    )
-    words = system.words()[seq:]
-    assert len(words) == 1
-    assert words[0] in {"resubmitted", "undo decided"}
-    assert system.alerts()[-1].kind == "command-refused"
-
-
-async def test_a_command_delivered_twice_is_not_refused_as_stale() -> None:
-    system = await in_error()
-    message = command("resubmit", system.order().seq)
-    await system.hand(message)
-    await system.hand(message)
-    assert system.words().count("resubmitted") == 1
-    assert "command-refused" not in [alert.kind for alert in system.alerts()]
-    assert len(set(system.ids(QUEUES.scheduler))) == 1
-
-
 async def test_a_refusal_repeated_is_the_same_alert() -> None:
     system = await in_error()
     for _ in range(2):
         await system.hand(command("resubmit", 1))
     first, second = system.ids(QUEUES.alerts)[-2:]
     assert first == second
-
-
-async def test_a_command_that_the_state_does_not_allow_is_refused() -> None:
-    system = await claimed()
-    before = system.order()
-    await system.hand(command("resubmit", before.seq))
-    assert system.order() == before
-    assert "Processing" in system.alerts()[-1].text
-
-
-async def test_a_command_for_an_order_that_does_not_exist_is_refused() -> None:
-    system = kit()
-    await system.hand(command("undo", 1, order_id="O-9"))
-    (alert,) = system.alerts()
-    assert alert.kind == "command-refused"
-    assert "there is no such order" in alert.text
-    assert system.rejected() == []
 
 
 async def test_rivals_are_overtaken_by_loading_and_deciding_again() -> None:
@@ -518,14 +374,6 @@ async def test_rivals_are_overtaken_by_loading_and_deciding_again() -> None:
     await system.step(QUEUES.scheduler)
     assert system.words() == ["submitted", "claimed"]
     assert len(system.requests("stock")) == 1
-
-
-async def test_two_replies_at_once_are_both_recorded_and_completed_is_sent_once() -> None:
-    system = await claimed("care")
-    replies = [done(step=0), done(step=1)]
-    await system.run(asyncio.gather(*(system.scheduler.handle(delivery(r)) for r in replies)))
-    assert system.state() == "Processed"
-    assert system.notices().count("completed") == 1
 
 
 async def test_messages_of_one_order_never_share_an_id() -> None:
@@ -552,9 +400,10 @@ async def test_one_transition_makes_one_send_to_each_queue(monkeypatch: pytest.M
     monkeypatch.setattr(system.bus, "send", noted)
     sends.append({})
     await system.submit(order(workflow="fan"))
-    while queues := [
-        name for name in QUEUES.on_the_way(system.agents) if system.bus.messages(name)
-    ]:
+    for _ in range(99):
+        queues = [name for name in QUEUES.on_the_way(system.agents) if system.bus.messages(name)]
+        if not queues:
+            break
         sends.append({})
         await system.step(queues[0])
     assert (system.notices()[0], *system.notices()[-2:]) == ("received", "failed", "undone")

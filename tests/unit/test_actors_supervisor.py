@@ -28,24 +28,15 @@ from sas.ports import (
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault, _due_key
 from tests.unit.actors_kit import (
-    CARE,
     CHAIN,
     QUEUES,
     SHOP,
     Kit,
-    delivery,
     done,
     kit,
     order,
     running,
 )
-
-
-async def test_nothing_due_is_nothing_done() -> None:
-    system = await running()
-    before = system.order()
-    assert await system.sweep() == {}
-    assert system.order() == before
 
 
 async def test_a_step_past_its_complete_by_is_counted_unlocked_and_woken() -> None:
@@ -80,7 +71,7 @@ async def expire_past_the_threshold(system: Kit) -> list[dict[str, int]]:
         system.agents_die()
         await system.later(30)
         sweeps.append(await system.sweep())
-        while system.bus.messages(QUEUES.scheduler):
+        for _ in system.bus.messages(QUEUES.scheduler):
             await system.step(QUEUES.scheduler)
     return sweeps
 
@@ -104,23 +95,14 @@ async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
     system = await running()
     sweeps = await expire_past_the_threshold(system)
     assert sweeps == [{"step reset": 1}, {"step failed, undo decided": 1}]
-    for queue in [QUEUES.agent("stock")]:
-        while message := system.bus.take(queue):
-            if b'"undo"' in message.body:
-                await system.hand(message)
+    for message in system.taken(QUEUES.agent("stock")):
+        if b'"undo"' in message.body:
+            await system.hand(message)
     await system.drain()
     assert system.state() == "Compensated"
     assert system.notices() == ["received", "failed", "undone"]
     assert [verb for verb, _ in system.agents["stock"].calls] == ["undo"]
     assert system.agents["payment"].calls == []
-
-
-async def test_one_step_expires_beside_another_that_goes_on() -> None:
-    system = await running("care")
-    await system.hand(done(step=1))
-    await system.later(30)
-    await system.sweep()
-    assert system.states() == ["Pending", "Processed"]
 
 
 async def test_a_pending_step_nobody_picked_up_is_woken_again_and_never_failed() -> None:
@@ -155,30 +137,6 @@ async def test_what_a_sweep_wants_sent_has_an_out_row_until_it_is_sent() -> None
     await system.later(2)
     assert (await system.sweep())["sent again"] == 1
     assert "O-1/3/0" in system.ids(QUEUES.scheduler)
-    assert system.outs() == 0
-
-
-async def test_an_out_row_stays_while_the_bus_is_down() -> None:
-    system = await running()
-    await system.later(30)
-    system.bus.plan = lambda _message: BusFault.UNAVAILABLE
-    await system.sweep()
-    for _ in range(3):
-        await system.later(40)
-        await system.sweep()
-        assert system.outs() >= 1
-    system.bus.plan = lambda _message: None
-    await system.later(40)
-    await system.sweep()
-    assert system.outs() == 0
-    await system.drain()
-    assert system.state() == "Processed"
-
-
-async def test_after_a_sweep_whose_sends_went_well_no_out_row_is_left() -> None:
-    system = await running()
-    await system.later(30)
-    await system.sweep()
     assert system.outs() == 0
 
 
@@ -221,13 +179,6 @@ async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_seco
     assert report.done == {"step reset": 1}
 
 
-async def test_a_lease_that_cannot_be_read_stops_no_sweep() -> None:
-    system = await running()
-    await system.later(30)
-    system.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
-    assert await system.sweep() == {"step reset": 1}
-
-
 async def test_a_sweep_that_takes_long_keeps_its_lease() -> None:
     system = kit()
     await many(system, 8)
@@ -263,31 +214,12 @@ async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
     assert system.ids(QUEUES.scheduler) == ["O-1/3/0"]
 
 
-async def test_a_reply_that_wins_the_race_against_the_supervisor_counts() -> None:
-    system = await running()
-    await system.later(30)
-    replies = iter([True])
-    original = system.store.commit
-
-    async def commit(change: Any) -> Any:
-        if next(replies, False):
-            reply = done()
-            await system.scheduler.handle(delivery(reply))
-        return await original(change)
-
-    system.store.commit = commit  # type: ignore[method-assign]
-    await system.sweep()
-    assert system.words() == ["submitted", "claimed", "step processed"]
-    assert system.order().steps[0].failure_count == 0
-
-
 async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
     system = kit()
-    names = [f"O-{n}" for n in range(6)]
-    for name in names:
-        await system.submit(order(name))
-    while system.bus.messages(QUEUES.scheduler):
+    for number in range(6):
+        await system.submit(order(f"O-{number}"))
         await system.step(QUEUES.scheduler)
+    system.agents_die()
     original = system.business.workflows.rules
 
     def rules_of(name: str, version: int) -> Rules:
@@ -298,8 +230,6 @@ async def test_one_bad_order_does_not_stop_the_sweep_of_the_others() -> None:
         return rules
 
     calls: list[str] = []
-    while system.bus.take(QUEUES.agent("stock")):
-        """Its agent dies."""
     excuses = QueueExcuses(system.context, system.business.workflows, timedelta(minutes=5))
     supervisor = Supervisor(
         system.context,
@@ -321,18 +251,6 @@ async def test_an_order_that_the_store_does_not_give_waits_for_the_next_sweep() 
     report = await system.run(system.supervisor.sweep())
     assert (report.failed, report.done) == (1, {})
     assert await system.sweep() == {"step reset": 1}
-
-
-async def test_a_lost_answer_to_its_commit_leaves_an_out_row_that_sends_the_wake() -> None:
-    system = await running()
-    await system.later(30)
-    system.store.fail_next("commit", StoreFault.LOST_ANSWER)
-    await system.sweep()
-    assert system.words()[-1] == "step reset"
-    assert system.ids(QUEUES.scheduler) == []
-    await system.later(31)
-    await system.sweep()
-    assert "O-1/3/0" in system.ids(QUEUES.scheduler)
 
 
 async def test_the_store_being_down_fails_the_sweep() -> None:
@@ -400,23 +318,6 @@ async def test_a_sweep_is_bounded_and_reads_every_shard(
     assert set(reads) == set(system.store.shards)
 
 
-@pytest.mark.long
-async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() -> None:
-    system = kit(CARE)
-    for number in range(1000):
-        await system.submit(order(f"O-{number}", workflow="care"), f"m-{number}")
-    while message := system.bus.take(QUEUES.scheduler):
-        await system.scheduler.handle(delivery(message))
-    system.agents_die()
-    await system.later(30)
-    sweeps = 0
-    while (await system.run(system.supervisor.sweep())).looked_at:
-        sweeps += 1
-        system.bus.queues[QUEUES.scheduler].waiting.clear()  # a longer queue than is read excuses
-    assert sweeps <= 3
-    assert {tuple(system.states(f"O-{n}")) for n in range(1000)} == {("Pending", "Pending")}
-
-
 async def test_the_supervisor_sends_no_requests_itself() -> None:
     system = await running()
     await expire_past_the_threshold(system)
@@ -443,17 +344,6 @@ async def test_an_undo_without_answer_is_tried_again_then_an_error_with_an_alert
     assert system.events()[-1].data.awaits == "operator"
     verbs = {(verb, call.key) for verb, call in system.agents["stock"].calls[1:]}
     assert verbs == {("undo", "O-1/reserve")}
-
-
-async def test_a_wake_that_the_bus_lost_is_made_good_by_the_next_due_row() -> None:
-    system = await running()
-    await system.hand(done())
-    system.bus.take(QUEUES.agent("payment"))  # the request of the second step is lost
-    system.bus.take(QUEUES.agent("stock"))
-    await system.later(30)
-    await system.sweep()
-    await system.drain()
-    assert system.state() == "Processed"
 
 
 async def test_clocks_apart_by_seconds_delay_and_never_break() -> None:
@@ -640,13 +530,15 @@ async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -
         return await load(order_id)
 
     system.store.load = slow  # type: ignore[method-assign]
-    reset, sweeps = 0, 0
-    while reset < 64:
+    resets: list[int] = []
+    for _ in range(40):
         start = system.clock.now()
-        reset += (await system.sweep()).get("step reset", 0)
+        resets.append((await system.sweep()).get("step reset", 0))
         assert system.clock.now() - start < timedelta(minutes=2)
-        sweeps += 1
-    assert 3 < sweeps < 40
+        if sum(resets) == 64:
+            break
+    assert sum(resets) == 64
+    assert len(resets) > 3
     assert {system.order(f"O-{n}").steps[0].failure_count for n in range(64)} == {1}
 
 
