@@ -11,21 +11,20 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from sas.engine.receiver import TIMES
-from sas.features.queue_delay.rules import SCHEDULED_MAX
+from sas.features.queue_delay import rules
 from sas.ports import Clock, MessageBus, Peeked
 
 SCAN_MAX = 1_000
 """Most messages that one read takes. Large ones are fewer: see ``MessageBus.peek``."""
-PUT_BACK_MAX = timedelta(hours=1)
-"""No message of these queues is put back for longer. An application may say so of its own."""
 FORGOTTEN_AFTER = timedelta(hours=1)
 """The next read begins in front again: a queue that was deleted and made again counts anew."""
 
 
 def comes_much_later(message: Peeked, now: datetime) -> bool:
-    """Return whether a message is scheduled, and later than any that excuses a step."""
-    pause = PUT_BACK_MAX if TIMES in message.properties else SCHEDULED_MAX
-    return message.is_scheduled and message.enqueued_at > now + pause
+    """Return whether a message is scheduled, and comes too late to excuse a step."""
+    put_back = TIMES in message.properties
+    is_late = rules.comes_much_later(message.enqueued_at, now, put_back=put_back)
+    return message.is_scheduled and is_late
 
 
 class QueueFront:

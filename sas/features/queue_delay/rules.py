@@ -19,8 +19,10 @@ from sas.domain.order import StepRecord, StepState
 from sas.domain.workflow import NO_TIME, StepRules
 
 SCHEDULED_MAX = timedelta(minutes=1)
-"""A message scheduled for later than this does not wait: it is the next check of a long step. One
-that was put back waits, however late it comes.
+"""A message scheduled for later than this does not wait: it is the next check of a long step."""
+PUT_BACK_MAX = timedelta(hours=1)
+"""The same for one that was put back: none of these queues puts it back for longer. An application
+may say so of its own.
 """
 MOVES_WITHIN = timedelta(minutes=5)
 """A queue moves if a message was seen to leave it within this time."""
@@ -45,8 +47,13 @@ class Seen:
 
     def waits(self, now: datetime) -> bool:
         """Return whether a function will receive it soon, and it belongs to an order."""
-        is_soon = self.put_back or self.enqueued_at <= now + SCHEDULED_MAX
-        return self.owner is not None and is_soon
+        is_later = comes_much_later(self.enqueued_at, now, put_back=self.put_back)
+        return self.owner is not None and not is_later
+
+
+def comes_much_later(at: datetime, now: datetime, *, put_back: bool) -> bool:
+    """Return whether a message comes too late to excuse a step. ``put_back``: it came before."""
+    return at > now + (PUT_BACK_MAX if put_back else SCHEDULED_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

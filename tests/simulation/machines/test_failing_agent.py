@@ -1,0 +1,176 @@
+"""An agent with a bug as a sequence: pauses grow, and deploys or an operator come between.
+
+The model follows ``sas.engine.failing_agent``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from sas.domain.order import AttemptError
+from sas.engine.receiver import FIRST_DELAY_S
+from sas.ports import AgentCall, HeldError, RefusedError
+from tests.simulation.machines.kit import AsyncMachine
+from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, Kit, command, kit, order
+
+STOCK = QUEUES.agent("stock")
+ORDERS = ("O-1", "O-2")
+BUGS: dict[str, Exception] = {
+    "bug": KeyError("room"),
+    "another bug": ZeroDivisionError("by zero"),
+    "held": HeldError("deploy a version that reads it"),
+}
+
+
+@dataclass
+class Model:
+    """One order: how its agent behaves, and the failures in a row of its request."""
+
+    behaviour: str = "bug"
+    failures: int = 0
+    is_cancelled: bool = False
+    is_done: bool = False
+
+
+class FailingAgentMachine(AsyncMachine):
+    """Requests of two orders come again as soon as their pauses are over."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.run(self.begins())
+
+    async def begins(self) -> None:
+        self.system: Kit = kit(CHAIN)
+        self.models = {order_id: Model() for order_id in ORDERS}
+        self.alerts: list[str] = []
+        self.is_active = False
+        self.agent = self.system.agents["stock"]
+        for order_id in ORDERS:
+            await self.system.submit(order(order_id), f"m-{order_id}")
+            await self.system.step(QUEUES.scheduler)
+
+    @rule(order_id=st.sampled_from(ORDERS), behaviour=st.sampled_from([*BUGS, *BUGS, "fine", "no"]))
+    def deploy(self, order_id: str, behaviour: str) -> None:
+        """Another version, perhaps with another bug: it meets some orders and others not."""
+        self.models[order_id].behaviour = behaviour
+
+    @rule(order_id=st.sampled_from(ORDERS))
+    def cancel(self, order_id: str) -> None:
+        model = self.models[order_id]
+        if not (model.is_done or model.is_cancelled or model.failures < 3):
+            model.is_cancelled = True
+            seq = self.system.order(order_id).seq
+            self.run(self.system.hand(command("cancel", seq, f"w-{order_id}", order_id)))
+
+    @rule()
+    def restart(self) -> None:
+        """The counts travel with the requests, and incidents lie in the store."""
+        self.system = kit(CHAIN, beside=self.system, instance="host-2")
+
+    @rule(
+        times=st.integers(1, 4),
+        late_s=st.sampled_from([0, 1, 20]),
+        redelivered=st.booleans(),
+    )
+    def works(self, times: int, late_s: int, *, redelivered: bool) -> None:
+        for _ in range(times):
+            self.run(self.works_once(late_s, redelivered=redelivered))
+
+    async def works_once(self, late_s: int, *, redelivered: bool) -> None:
+        """The request that comes first is handled; all that follows from it, too."""
+        system, waiting = self.system, self.system.bus.queues[STOCK].waiting
+        if not waiting:
+            return
+        first = min(waiting, key=lambda queued: queued.visible_at)
+        system.clock.set(max(system.clock.now(), first.visible_at) + timedelta(seconds=late_s))
+        waiting.remove(first)
+        order_id = next(order_id for order_id in ORDERS if order_id.encode() in first.message.body)
+        model = self.models[order_id]
+        self.agent.script.clear()
+        self.agent.then(*[self.behave] * 10)
+        calls = len(self.agent.calls)
+        await system.receive(first.message, count=2 if redelivered else 1)
+        was_called = len(self.agent.calls) > calls
+        for queue in (QUEUES.scheduler, QUEUES.agent("payment")) * 3:
+            while system.bus.messages(queue):
+                await system.step(queue)
+        if was_called and not (model.is_cancelled or model.is_done):
+            self.check(order_id, model)
+
+    async def behave(self, call: AgentCall) -> Any:
+        model, (verb, _) = self.models[call.order_id], self.agent.calls[-1]
+        behaviour = "fine" if model.is_done else model.behaviour
+        if behaviour in BUGS:
+            raise BUGS[behaviour].with_traceback(None)
+        if behaviour == "no" and verb == "do":
+            raise RefusedError("sold-out", "none left")
+        return {}
+
+    def check(self, order_id: str, model: Model) -> None:
+        """Compare what became of the order, when it comes again, and which alerts were sent."""
+        now, record = self.system.clock.now(), self.system.order(order_id)
+        step = record.steps[0]
+        if model.behaviour in BUGS:
+            model.failures += 1
+            (again,) = [
+                queued
+                for queued in self.system.bus.queues[STOCK].waiting
+                if order_id.encode() in queued.message.body
+            ]
+            longest = min(FIRST_DELAY_S * 2.0**model.failures, 300)
+            assert longest / 2 <= (again.visible_at - now).total_seconds() <= longest
+            assert (step.epoch, step.failure_count) == (1, 0)
+            assert step.complete_by is not None
+            assert step.complete_by >= again.visible_at + ALLOWED / 3
+            error = self.system.store.orders[order_id].errors[0]
+            assert error.kind == (
+                AttemptError.HELD if model.behaviour == "held" else AttemptError.BUG
+            )
+            assert str(BUGS[model.behaviour]).strip("'") in error.message
+            if model.failures >= 2 and not self.is_active:
+                self.is_active = True
+                self.alerts.append("agent-failing")
+        else:
+            expected = "Processed" if model.behaviour == "fine" else "Compensat"
+            assert record.process_state.value.startswith(expected)
+            if model.failures >= 2 and self.is_active:
+                self.is_active = False
+                self.alerts.append("cleared")
+            model.is_done, model.failures = True, 0
+        if not any(each.is_cancelled for each in self.models.values()):
+            assert self.kinds() == self.alerts
+
+    def kinds(self) -> list[str]:
+        """Return the alerts of beginnings and ends, without those of an incident that lasts."""
+        alerts = dict.fromkeys((alert.kind, alert.since) for alert in self.system.alerts())
+        return [kind for kind, _ in alerts]
+
+    def teardown(self) -> None:
+        try:
+            self.run(self.ends())
+        finally:
+            super().teardown()
+
+    async def ends(self) -> None:
+        """A deploy mends everything within five minutes, and no incident stays."""
+        for model in self.models.values():
+            model.behaviour = "fine" if model.behaviour in BUGS else model.behaviour
+        for _ in range(16):
+            await self.works_once(0, redelivered=False)
+            await self.system.sweep()
+        for _ in range(8):
+            await self.system.later(120)
+            await self.system.sweep()
+        assert {self.system.state(order_id) for order_id in ORDERS} <= {"Processed", "Compensated"}
+        kinds = self.kinds()
+        assert kinds == ["agent-failing", "cleared"] * (len(kinds) // 2)
+
+
+FailingAgentMachine.TestCase.settings = settings(stateful_step_count=7)
+TestFailingAgent = FailingAgentMachine.TestCase
