@@ -173,11 +173,11 @@ NO_SENDING = "queue orders: to send you need the role Azure Service Bus Data Sen
 def test_what_was_not_moved_stays_and_the_command_says_so(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = BusUnavailableError("it is away.")
+    outage = BusUnavailableError("it is away.")
     no_right = UndeliverableError(NO_SENDING, Message("orders", "", b""))
     for removed, error, code, sentence in (
-        ([], away, UNAVAILABLE, "at least 0 of 2 were sent"),
-        ([True], away, UNAVAILABLE, "at least 1 of 2 were sent"),
+        ([], outage, UNAVAILABLE, "at least 0 of 2 were sent"),
+        ([True], outage, UNAVAILABLE, "at least 1 of 2 were sent"),
         ([], no_right, UNAVAILABLE, NO_SENDING),
         ([], None, 1, "the others were gone, or another reader has them: look again"),
         ([True, False], None, 1, "some were sent and not removed: the next resend sends them"),
@@ -201,4 +201,4 @@ def test_what_was_not_moved_stays_and_the_command_says_so(
         result = night.sas("messages", "resend", "--all", *SHOP_DEAD)
         assert result.code == code
         assert sentence in result.err
-        assert ("at least" in result.err) is (error is away)
+        assert ("at least" in result.err) is (error is outage)
