@@ -34,9 +34,6 @@ PIPE_WIDTH = 100_000
 PLAIN_PROGRESS_S = 5.0
 """Without a terminal, progress is a new line so often at most."""
 
-FOLD_WIDTH_MIN = 40
-"""A column that folds has at least so many columns of the screen, or goes below its rows."""
-
 _STYLES: Mapping[str, str] = {
     **dict.fromkeys(("Error", "open", "active", "failed", "missing", "wrong"), "red"),
     **dict.fromkeys(("Processed", "closed", "ok"), "green"),
@@ -182,14 +179,13 @@ def table(
     folds: str = "",
     below: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Print a table. Each cell stays on one line, but for those of the column ``folds``.
+    """Print a table. Each cell stays on one line.
 
-    Where these have little room, they go below their rows. ``below`` has more lines to print below
-    each row, indented.
+    If there is no room for those of the column ``folds``, they go below their rows. ``below`` has
+    more lines to print below each row, indented.
     """
     from rich.console import Group  # noqa: PLC0415
     from rich.padding import Padding  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     names = list(columns)
@@ -199,19 +195,11 @@ def table(
     if folds:
         place = names.index(folds)
         room = console().width - sum(widths) + widths[place] - 2 * (len(names) - 1)
-        if widths[place] > room and (room < FOLD_WIDTH_MIN or any(lines_below)):
+        if widths[place] > room:
             del names[place], widths[place]
             lines_below = [
                 [row.pop(place), *lines] for row, lines in zip(cells, lines_below, strict=True)
             ]
-    if not any(lines_below):
-        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in names:
-            grid.add_column(name, no_wrap=name != folds, overflow="fold", header_style="bold")
-        for row in cells:
-            grid.add_row(*map(styled, row))
-        show(grid)
-        return
 
     def line(row: Sequence[str], style: str = "") -> Text:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
