@@ -103,9 +103,9 @@ class Waits(Record, frozen=True):
     """What an order waits for, and what its step is ``doing`` in a few words.
 
     ``awaited`` says its ``kind`` in a sentence that is also read after "waits for". ``then`` says
-    what happens next, or that the wait is too long. ``at`` is when the supervisor looks at the step,
-    ``called_by`` when its agent, which has a bug, is called again at the latest. ``todo`` is what
-    the operator must do; it is empty if nobody has to act.
+    what happens next, or that the wait is too long. ``at`` is when the supervisor looks at the
+    step, ``called_by`` when its agent, which has a bug, is called again at the latest. ``todo`` is
+    what the operator must do; it is empty if nobody has to act.
     """
 
     kind: Awaited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -14,7 +14,7 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Verb
-from sas.domain.order import Fault, OrderState
+from sas.domain.order import Fault, Order, OrderState
 from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands
 from sas.operate.commands import (
@@ -260,6 +260,20 @@ async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stop
     assert (other.process_state, other.since) == (None, None)
     results = await carried_out(Line(system), plan)
     assert [result.carried_out for result in results] == [True, True]
+
+
+async def test_an_order_that_changes_while_orders_are_read_gets_one_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = await failed("A", "B")
+
+    async def each(*_arguments: object) -> AsyncIterator[Order]:
+        for order_id in ("A", "B", "A"):
+            yield system.order(order_id)
+
+    monkeypatch.setattr("sas.operate.finding.each", each)
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    assert [act.order_id for act in plan.acts] == ["A", "B"]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once() -> None:
