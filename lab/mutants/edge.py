@@ -242,15 +242,16 @@ EDGE = (
     Mutant(
         name="a bus that is away counts as sent",
         path=_SERVICE_BUS,
-        old="            raise kind(explain(queue, error)) from error\n        finally:",
-        new="            return\n        finally:",
+        old="            raise _sorted(queue, error, pending[0]) from error  # 6.\n",
+        new="            if isinstance(error, NEVER):\n"
+        "                raise _sorted(queue, error, pending[0]) from error\n",
         tests=(f"{_BUS}contract.py", f"{_BUS}errors.py"),
     ),
     Mutant(
         name="a full or disabled queue counts as one that never takes the message",
         path=_SERVICE_BUS,
-        old="        except NEVER as error:  # 6.\n",
-        new="        except (*NEVER, *LATER) as error:\n",
+        old="    if isinstance(error, NEVER) or _no_such_queue(error):\n",
+        new="    if isinstance(error, (*NEVER, *LATER)) or _no_such_queue(error):\n",
         tests=(f"{_BUS}errors.py", f"{_BUS}troubles.py"),
     ),
     Mutant(

@@ -433,7 +433,7 @@ async def _complaints(broker: Broker) -> str:
     paths = [queues.alerts, queues.dead_letters, *(name + DEAD_LETTER_SUBQUEUE for name in names)]
     bus = OperatorServiceBus.connect(Endpoint(broker.connection_string))
     try:
-        rows = list_of(await read(bus, paths), queues, {}).rows
+        rows = list_of(await read(bus, paths, queues), queues, {}).rows
     finally:
         await bus.close()
     causes = Counter(f"{row.what}: {row.cause}" for row in rows)

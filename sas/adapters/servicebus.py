@@ -199,17 +199,9 @@ class ServiceBus:
                 raise
             except ServiceBusError:  # 4. The acknowledgement is lost.
                 await self._try_to_send(queue, pending)
-        except NEVER as error:  # 6.
-            self._remember(queue, error)
-            is_large = isinstance(error, MessageSizeExceededError)
-            refusal = TooLargeForQueueError if is_large else UndeliverableError
-            raise refusal(explain(queue, error), pending[0]) from error
         except ServiceBusError as error:
             self._remember(queue, error)
-            if _no_such_queue(error):
-                raise UndeliverableError(explain(queue, error), pending[0]) from error
-            kind = QueueFullError if isinstance(error, FULL) else BusUnavailableError
-            raise kind(explain(queue, error)) from error
+            raise _sorted(queue, error, pending[0]) from error  # 6.
         finally:
             acknowledged = messages[: len(messages) - len(pending)]
             size = sum(len(message.body) for message in acknowledged)
@@ -495,6 +487,16 @@ def _no_such_queue(error: ServiceBusError) -> bool:
     unauthenticated = isinstance(error, ServiceBusAuthenticationError)
     token_refused = unauthenticated and "Status code: 404" in str(error.inner_exception)
     return token_refused or isinstance(error, MessagingEntityNotFoundError)
+
+
+def _sorted(queue: str, error: ServiceBusError, message: Message) -> Exception:
+    """Return the error of the port for an error of the SDK about a message."""
+    text = explain(queue, error)
+    if isinstance(error, MessageSizeExceededError):
+        return TooLargeForQueueError(text, message)
+    if isinstance(error, NEVER) or _no_such_queue(error):
+        return UndeliverableError(text, message)
+    return QueueFullError(text) if isinstance(error, FULL) else BusUnavailableError(text)
 
 
 def explain(queue: str, error: ServiceBusError) -> str:

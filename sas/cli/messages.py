@@ -254,7 +254,7 @@ async def _read(system: LiveSystem, places: Iterable[str]) -> tuple[PeekResult, 
     paths = [
         path for place in places for path in messages.paths_of(place, system.queues, agents, others)
     ]
-    contents = await letters.read(await system.bus(), paths)
+    contents = await letters.read(await system.bus(), paths, system.queues)
     if contents.problems.keys() == set(paths):
         raise ServiceUnavailableError(f"no queue could be read: {contents.problems[paths[0]]}")
     try:

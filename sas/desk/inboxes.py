@@ -103,7 +103,7 @@ class Inboxes:
         """Peek every queue that has something for an operator."""
         for name, box in self.boxes.items():
             paths = messages.paths_of(name, self.queues, self.agents, ())
-            contents = await letters.read(self.bus, paths)
+            contents = await letters.read(self.bus, paths, self.queues)
             if name == messages.DEAD_LETTERS:
                 answer = await messages.joined(self.store, contents, self.queues)
             else:

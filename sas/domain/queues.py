@@ -20,6 +20,9 @@ QUEUE_NAME_LENGTH_MAX = 200
 DEAD_LETTER_SUBQUEUE = "/$DeadLetterQueue"
 """Suffix of a queue's name: the subqueue of the messages that the queue gave up."""
 
+SCOPE_LENGTH_MAX = 128
+"""Longest scope of an incident, as the contract of alerts says."""
+
 
 class ForbiddenReplyQueueError(ValueError):
     """An order names a reply queue that is not an application's."""
@@ -28,6 +31,11 @@ class ForbiddenReplyQueueError(ValueError):
 def lane(queue: str, *, urgent: bool) -> str:
     """Return the queue itself, or its lane for urgent orders."""
     return queue + URGENT_SUFFIX if urgent else queue
+
+
+def scope_of(queue: str) -> str:
+    """Return the scope of the incident of a queue."""
+    return f"queue {queue}"[:SCOPE_LENGTH_MAX]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

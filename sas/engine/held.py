@@ -32,12 +32,11 @@ from itertools import compress
 
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
-from sas.domain.queues import lane
+from sas.domain.queues import lane, scope_of
 from sas.domain.texts import quoted
 from sas.engine.context import Context
 from sas.engine.delivery import FIRST_ID, Delivery
 from sas.engine.receiver import dead_letter
-from sas.engine.rejections import SCOPE_LENGTH_MAX
 from sas.ports import (
     BusUnavailableError,
     HeldMessage,
@@ -200,7 +199,7 @@ class HeldMessages:
             )
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE if is_response else AlertKind.QUEUE_DELAY,
-            scope=f"queue {queue}"[:SCOPE_LENGTH_MAX],
+            scope=scope_of(queue),
             text=f"Queue {quoted(queue)} takes no messages since {since:%Y-%m-%d %H:%MZ}: it is "
             "full or disabled. They wait in the table, and are sent when it takes them. " + todo,
             since=since,

@@ -28,7 +28,7 @@ from sas.domain.change import Incident
 from sas.domain.ids import URGENT_SUFFIX, digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
-from sas.domain.queues import ForbiddenReplyQueueError
+from sas.domain.queues import SCOPE_LENGTH_MAX, ForbiddenReplyQueueError, scope_of
 from sas.domain.texts import quoted
 from sas.engine.external import ExternalSender
 from sas.engine.hooks import Incidents
@@ -55,8 +55,6 @@ GIVEN_UP_AGAIN = timedelta(days=1)
 """The incident of a response queue is over if no notification was given up for this time. Nobody
 but its application may read the queue, so nothing shows earlier that it is read again.
 """
-SCOPE_LENGTH_MAX = 128
-"""Longest scope of an incident, as the contract of alerts says."""
 REFUSING_MAX = 100
 """Most refusing queues that an instance remembers: applications choose their names."""
 _REASON = ", reason "
@@ -147,14 +145,14 @@ class Rejections:
         queue, now = rejection.source_queue, self._clock.now()
         last = f"The last one: {quoted(rejection.description)}."
         if is_kept:
-            scope = f"queue {queue}{_REASON}{rejection.reason}"
+            scope = f"{scope_of(queue)}{_REASON}{rejection.reason}"[:SCOPE_LENGTH_MAX]
             text = (
                 f"Messages of queue {queue} are put on {self._to.queues.rejected} "
                 f"({rejection.reason}). Read them there, and inform their sender or repair the "
                 f"cause. {last}"
             )
         else:
-            scope = f"queue {self._to.queues.rejected}"
+            scope = scope_of(self._to.queues.rejected)
             text = (
                 f"Queue {self._to.queues.rejected} is full or disabled: refused messages are not "
                 "kept, but the applications of refused orders are notified. Read the queue and "
@@ -162,7 +160,7 @@ class Rejections:
             )
         incident = Incident(
             kind=AlertKind.REJECTED,
-            scope=scope[:SCOPE_LENGTH_MAX],
+            scope=scope,
             text=text,
             since=now,
             until=now + REFUSED_AGAIN,
@@ -283,7 +281,7 @@ class Rejections:
         now = self._clock.now()
         incident = Incident(
             kind=AlertKind.UNDELIVERABLE,
-            scope=_scope(queue),
+            scope=scope_of(queue),
             text=f"Queue {quoted(queue)} {why}. {_STATE_MISSED}",
             since=now,
             until=now + GIVEN_UP_AGAIN,
@@ -298,7 +296,7 @@ class Rejections:
         if queue not in self._refusing:
             return
         try:
-            await self._incidents.end(AlertKind.UNDELIVERABLE, _scope(queue))
+            await self._incidents.end(AlertKind.UNDELIVERABLE, scope_of(queue))
         except UnavailableError as error:
             log.warning("the incident of queue %s ends later: %s", queue, error)
         else:
@@ -331,10 +329,6 @@ class Rejections:
 def is_of_refused(kind: AlertKind, scope: str) -> bool:
     """Return whether an incident is about messages that lie on the rejected queue."""
     return kind is AlertKind.REJECTED and _REASON in scope
-
-
-def _scope(queue: str) -> str:
-    return f"queue {queue}"[:SCOPE_LENGTH_MAX]
 
 
 def _kept_id(rejection: Rejection) -> str:

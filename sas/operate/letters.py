@@ -70,10 +70,12 @@ class Letter:
 
     ``source`` is the queue that gave a dead letter up; for other messages it is the queue itself.
     ``order_id`` comes from the body, and a sender can forge it. Dead letters get a ``verdict`` when
-    they are judged.
+    they are judged. ``queues`` say in which queues alerts and rejected messages lie: any sender can
+    write a body that looks like one, but no application may send there.
     """
 
     path: str
+    queues: Queues
     peeked: Peeked
     source: str
     order_id: str | None
@@ -99,24 +101,22 @@ class Letter:
 
     @property
     def alert(self) -> AlertMessage | None:
-        """The alert in its body; None for any other body."""
-        with suppress(MalformedError):
-            return convert(self.peeked.body, AlertMessage)
+        """The alert in its body; None in any other queue, and for any other body."""
+        if self._is_in(self.queues.alerts):
+            with suppress(MalformedError):
+                return convert(self.peeked.body, AlertMessage)
         return None
 
     @property
     def rejected(self) -> RejectedMessage | None:
-        """The rejected message, or the part of one, in its body; None for any other body."""
-        with suppress(MalformedError):
-            return convert(self.peeked.body, RejectedMessage)
+        """The rejected message, or the part of one, in its body; None as for ``alert``."""
+        if self._is_in(self.queues.rejected):
+            with suppress(MalformedError):
+                return convert(self.peeked.body, RejectedMessage)
         return None
 
-    def is_in(self, queue: str) -> bool:
-        """Return whether it lies in a queue, or in its subqueue of dead letters.
-
-        Any sender can write a body that looks like an alert or a rejected message. It is one only
-        in the queue of those, where no application may send.
-        """
+    def _is_in(self, queue: str) -> bool:
+        """Return whether it lies in a queue, or in its subqueue of dead letters."""
         return self.path.removesuffix(DEAD_LETTER_SUBQUEUE) == queue
 
     @property
@@ -145,7 +145,7 @@ class PeekResult:
     problems: dict[str, str]
 
 
-async def read(bus: MessageBus, paths: Iterable[str]) -> PeekResult:
+async def read(bus: MessageBus, paths: Iterable[str], queues: Queues) -> PeekResult:
     """Return at most ``READ_MAX`` messages of each of these queues, one queue after the other."""
     gate = asyncio.Semaphore(PEEKS_AT_ONCE)
     problems: dict[str, str] = {}
@@ -153,7 +153,8 @@ async def read(bus: MessageBus, paths: Iterable[str]) -> PeekResult:
     async def peek(path: str) -> list[Letter]:
         async with gate:
             try:
-                return [letter_of(path, message) for message in await bus.peek(path, READ_MAX)]
+                messages = await bus.peek(path, READ_MAX)
+                return [letter_of(path, message, queues) for message in messages]
             except BusUnavailableError as error:
                 problems[path] = str(error)
                 return []
@@ -162,11 +163,12 @@ async def read(bus: MessageBus, paths: Iterable[str]) -> PeekResult:
     return PeekResult([*chain.from_iterable(letters)], problems)
 
 
-def letter_of(path: str, message: Peeked) -> Letter:
+def letter_of(path: str, message: Peeked, queues: Queues) -> Letter:
     """Return a peeked message together with its queue, its source and its OrderID."""
     queue = path.removesuffix(DEAD_LETTER_SUBQUEUE)
     source = message.source or message.properties.get(SOURCE) or queue
-    return Letter(path=path, peeked=message, source=source, order_id=order_of(message.body))
+    order_id = order_of(message.body)
+    return Letter(path=path, queues=queues, peeked=message, source=source, order_id=order_id)
 
 
 def order_of(body: bytes) -> str | None:
@@ -212,7 +214,7 @@ async def submitted(bus: MessageBus, queues: Queues, order_id: str) -> Letter | 
     The operator may have no right to read its queue. Then there is none.
     """
     queue = queues.orders_for(order_id)
-    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)])
+    contents = await read(bus, [lane(queue, urgent=urgent) for urgent in (False, True)], queues)
     return next((letter for letter in contents.letters if letter.order_id == order_id), None)
 
 

@@ -110,7 +110,7 @@ async def _rejected_in_queue(
     if bus is None:
         unread = f"no Service Bus namespace is configured: {queues.rejected} is not read"
         return [], unread if query.state == "rejected" else ""
-    contents = await letters.read(bus, [queues.rejected])
+    contents = await letters.read(bus, [queues.rejected], queues)
     rows = [_row_of_part(part) for part in letters.rejected_orders(contents.letters, queues)]
     if query.since is not None:
         rows = [row for row in rows if row.since and row.since >= query.since]

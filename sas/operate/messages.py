@@ -209,17 +209,17 @@ def list_of(
     Of a message in several parts, the first part stands for all. A group of a rejected message
     stands for the alert about it too.
     """
-    ended = _ended_incidents(each for each in contents.letters if each.is_in(queues.alerts))
+    ended = _ended_incidents(contents.letters)
     rows: list[MessageRow] = []
     for letter in contents.letters:
-        part = letter.rejected if letter.is_in(queues.rejected) else None
+        part = letter.rejected
         order = orders.get(letter.order_id or "")
         if part is not None and part.part > 1:
             continue
         row = _row(letter, order)
         if is_dead(letter, queues):
             changes = _dead_letter(letter, queues)
-        elif letter.is_in(queues.alerts) and (alert := letter.alert) is not None:
+        elif (alert := letter.alert) is not None:
             changes = _alert(alert, order, ended)
         else:
             changes = _rejected(part, row.message_id, queues, order) if part else {}
@@ -227,11 +227,7 @@ def list_of(
             changes["body"] = part.body if part else letter.peeked.body.decode(errors="replace")
         rows.append(structs.replace(row, **changes))
     rows.sort(key=lambda row: row.since, reverse=True)
-    spoken = {
-        alert_id_of(letter.rejected)
-        for letter in contents.letters
-        if letter.is_in(queues.rejected) and letter.rejected
-    }
+    spoken = {alert_id_of(part) for letter in contents.letters if (part := letter.rejected)}
     return MessageList(
         rows=tuple(rows),
         groups=_groups(row for row in rows if not row.over and row.message_id not in spoken),
@@ -249,12 +245,8 @@ async def count_queue(
     application tells of no order that is left: its sender could write that, and such an order waits
     for ``DEPLOY_WAIT`` only.
     """
-    contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE])
-    rejected = [
-        letter
-        for letter in contents.letters
-        if letter.path == name == queues.rejected and letter.rejected
-    ]
+    contents = await read(bus, [name, name + DEAD_LETTER_SUBQUEUE], queues)
+    rejected = [letter for letter in contents.letters if letter.path == name and letter.rejected]
     answer = await look(PeekResult(rejected, {})) if look and rejected else MessageList()
     over = {row.message_id for row in answer.rows if row.over}
     ended = {letter.whole for letter in rejected if letter.peeked.message_id in over}
@@ -270,11 +262,9 @@ async def count_queue(
         and (since := letter.left_since)
     }
     causes = [
-        (letter.since, cause_of(letter.rejected))
-        if letter.is_in(queues.rejected) and letter.rejected
-        else (letter.since, why_given_up(letter.peeked.properties))
+        (letter.since, cause_of(part) if part else why_given_up(letter.peeked.properties))
         for letter in letters
-        if letter.path != name or (name == queues.rejected and letter.rejected)
+        if (part := letter.rejected) or letter.path != name
     ]
     return QueueCount(
         queue=name,

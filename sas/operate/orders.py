@@ -259,7 +259,7 @@ async def _with_command(
 ) -> tuple[Waits, Letter | None]:
     """Look for a command for an order in Error that is still in the queues of the scheduler."""
     paths = [lane(queues.scheduler, urgent=urgent) for urgent in (False, True)]
-    for letter in (await letters.read(bus, paths)).letters if bus else ():
+    for letter in (await letters.read(bus, paths, queues)).letters if bus else ():
         with suppress(MalformedError, OtherVersionError):
             body = internal.decode(letter.peeked.body, CommandMessage)
             if body.order_id == order.order_id and body.seq in {None, order.seq}:
@@ -299,7 +299,7 @@ async def _with_message(
         message = AwaitedMessage(place=Whereabouts.UNKNOWN, text=text)
         return replace(waits, message=message), None, None
     paths = letters.waiting_paths(order, step, queues, agents)
-    contents = await letters.read(bus, paths)
+    contents = await letters.read(bus, paths, queues)
     # A dead letter of an application may name any order, and say anything of it.
     internals = [each for each in contents.letters if not queues.takes_orders(each.source)]
     place = letters.place_of(order, step, internals)
@@ -393,7 +393,7 @@ async def queued(bus: MessageBus | None, queues: Queues, order_id: str) -> Queue
             story="It was submitted, and has not begun.",
             waits=_to_begin(letter),
         )
-    contents = await letters.read(bus, [queues.rejected])
+    contents = await letters.read(bus, [queues.rejected], queues)
     if contents.problems:
         raise ServiceUnavailableError(
             f"there is no order {order_id!r} in the table, and whether it was rejected is not "

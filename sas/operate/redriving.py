@@ -131,7 +131,7 @@ async def plan_one(
             why.
         UnavailableError: the table does not answer, or the journal cannot be read.
     """
-    plan = await plan_resend(store, await read(bus, [path]), queues, names=[message_id])
+    plan = await plan_resend(store, await read(bus, [path], queues), queues, names=[message_id])
     for row in plan.staying:
         raise NotPossibleError(f"{row.message_id} stays: {row.stays}")
     if len(plan.moves) != 1:
@@ -167,11 +167,7 @@ async def plan_removal(
     rows = (await joined(store, PeekResult(alerts, {}), queues)).rows
     chosen = named(contents, names)
     # With a rejected message goes the alert about it.
-    spoken = {
-        alert_id_of(letter.rejected)
-        for letter in chosen
-        if letter.is_in(queues.rejected) and letter.rejected
-    }
+    spoken = {alert_id_of(part) for letter in chosen if (part := letter.rejected)}
     chosen = [letter for letter in chosen if letter.peeked.message_id not in spoken]
     for name in names:
         places = sorted({place_name(letter.path) for letter in chosen if _is_named(letter, [name])})

@@ -13,6 +13,7 @@ from sas.domain.change import Change, DeferredDue, Due, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
+from sas.domain.queues import scope_of
 from sas.domain.texts import quoted
 
 T = TypeVar("T")
@@ -319,7 +320,7 @@ class QueueRefusesError(BusUnavailableError):
 
     def __init__(self, refused: UndeliverableError) -> None:
         super().__init__(str(refused))
-        self.scope = f"queue {refused.undelivered.queue}"
+        self.scope = scope_of(refused.undelivered.queue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Redriver:
 
     async def _resend(self, *, back: bool, dies: bool) -> None:
         peeked = await self._world.bus.peek(QUEUES.rejected, READ_MAX)
-        letters = [letter_of(QUEUES.rejected, message) for message in peeked]
+        letters = [letter_of(QUEUES.rejected, message, QUEUES) for message in peeked]
         plan = resend(letters, QUEUES)
         moves = list(plan.moves)
         staying = {row.message_id for row in plan.staying} if back else set()
@@ -92,7 +92,8 @@ class Redriver:
     async def _redrive(self, *, dies: bool) -> None:
         paths = dead_letter_paths(QUEUES, self._agents, [REPLIES_TO])
         bus = self._world.memory_bus
-        letters = (await read(bus, [path for path in paths if path in bus.queues])).letters
+        there = [path for path in paths if path in bus.queues]
+        letters = (await read(bus, there, QUEUES)).letters
         moves = resend([await self._judged(letter) for letter in letters], QUEUES).moves
         sequences = {number for plan in moves for number in plan.move.sequences}
         self._left_in_place |= {letter.peeked.sequence for letter in letters} - sequences

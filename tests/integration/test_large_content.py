@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sas.adapters.tables import keys
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
-from sas.domain.ids import shard_of
 from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
-from tests.integration.sas_command import sas
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
@@ -83,24 +79,3 @@ async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_f
     queues = {system.broker.namespace.queue(name).properties for name in WORKED if name != "orders"}
     sizes = {queue.max_message_kilobytes for queue in queues}
     assert sizes == {256}  # nothing else needs more
-
-
-async def test_the_command_shows_and_exports_offloaded_content(system: Rig) -> None:
-    record = json.loads((await sas(system, "show", "L-1", "--json", "--content")).out)
-    assert len(record["Payload"]["lines"]) == 1000
-    assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
-    (line,) = (await sas(system, "list", "--to", "-")).out.splitlines()
-    exported = json.loads(line)
-    assert exported == {name: record[name] for name in exported}
-    assert (await sas(system, "show", "L-1")).code == 0
-
-
-async def test_what_is_lost_is_shown_as_lost(system: Rig) -> None:
-    ref = (await system.order("L-1")).details.payload
-    assert isinstance(ref, PayloadRef)
-    row = keys.payload_chunk("L-1", ref.sha256, ref.chunks - 1)
-    await system.store.table.delete(shard_of("L-1", 16), row)
-    record = json.loads((await sas(system, "show", "L-1", "--json", "--content")).out)
-    assert record["Payload"] == {"Lost": True, "Sha256": ref.sha256, "Bytes": ref.size}
-    assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
-    assert await system.store.purge(await system.order("L-1"))

@@ -45,7 +45,7 @@ async def test_an_order_that_its_own_queue_gave_up_is_resent_as_another_submissi
     body = order("web-1", reply_queue=WEB, submission_id="s-1")
     await come(system, body, "orders-web", dead=True)
     given_up = await system.bus.peek(BOUND.rejected, 10)
-    letters = [letter_of(BOUND.rejected, message) for message in given_up]
+    letters = [letter_of(BOUND.rejected, message, BOUND) for message in given_up]
     plan = redriving.resend(letters, BOUND, "orders-web")
     assert (plan.staying, len(plan.moves)) == ([], 1)
     message = plan.moves[0].move.message

@@ -53,16 +53,6 @@ async def test_an_order_is_offloaded_from_one_byte_past_the_bound_on(
     assert bool(system.store.payloads) is apart
 
 
-async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
-    system = kit()
-    operations: list[str] = []
-    system.store.plan = lambda operation, _key: operations.append(operation)
-    await system.submit()
-    await system.drain()
-    assert operations == ["read_shared", "write_shared", *["commit"] * 4]  # the workflow's version
-    assert system.state() == "Processed"
-
-
 async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_the_undo() -> None:
     system = kit()
     system.agents["stock"].then({"said": RESULT})

@@ -31,22 +31,6 @@ QUEUES = {
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
     "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
-MAY_IMPORT = {
-    "__future__",
-    "azure.functions",
-    "collections.abc",
-    "functools",
-    "gc",
-    "logging",
-    "sas.bootstrap",
-    "sas.config",
-    "sas.engine.delivery",
-    "sas.ports",
-    "sas.saga.business",
-    "sas.saga.definition",
-    "typing",
-    "sas.environment",
-}
 FUNCTIONS = functions()
 NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
 """Names that differ from the defaults."""
@@ -71,17 +55,6 @@ def test_a_timer_runs_on_the_schedule_of_the_settings(name: str) -> None:
     assert bound["type"] == "timerTrigger"
     assert bound["schedule"] == f"%SAS_{name.upper()}_SCHEDULE%"
     assert bound["useMonitor"] is False
-
-
-def test_the_module_imports_only_what_triggers_need() -> None:
-    imported: set[str] = set()
-    for node in ast.walk(TREE):
-        if isinstance(node, ast.Import):
-            imported.update(name.name for name in node.names)
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0
-            imported.add(node.module or "")
-    assert imported <= MAY_IMPORT
 
 
 def test_the_module_decides_nothing() -> None:

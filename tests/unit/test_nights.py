@@ -116,7 +116,7 @@ class OnCall:
     async def messages(self, place: str) -> MessageList:
         """Return what ``sas messages list`` shows."""
         paths = messages.paths_of(place, QUEUES, AGENTS, [SHOP])
-        contents = await self.run(letters.read(self.system.bus, paths))
+        contents = await self.run(letters.read(self.system.bus, paths, QUEUES))
         return await self.run(messages.joined(self.system.store, contents, QUEUES))
 
     async def alert(self) -> MessageGroup:
@@ -150,7 +150,7 @@ class OnCall:
     async def remove_repaired(self) -> None:
         """Remove the alerts and the rejected messages that need nothing any more."""
         bus = self.system.bus
-        contents = await self.run(letters.read(bus, [QUEUES.rejected, QUEUES.alerts]))
+        contents = await self.run(letters.read(bus, [QUEUES.rejected, QUEUES.alerts], QUEUES))
         plan = await self.run(redriving.plan_removal(self.system.store, contents, QUEUES, None))
         for move in plan.moves:
             bus.take(move.path)

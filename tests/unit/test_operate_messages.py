@@ -52,7 +52,7 @@ def paths(*places: str) -> list[str]:
 def listed(night: Night, *places: str, **options: Any) -> MessageList:
     async def look() -> MessageList:
         store = options.pop("store", night.system.store)
-        contents = await letters.read(night, paths(*places))
+        contents = await letters.read(night, paths(*places), QUEUES)
         return await messages.joined(store, contents, QUEUES, **options)
 
     return asyncio.run(look())
@@ -66,7 +66,7 @@ def resend(night: Night, *names: str, **options: Any) -> MovePlan:
     """Plan a resend of all messages, or of those that are named."""
 
     async def plan() -> MovePlan:
-        contents = await letters.read(night, [*night.lying, *paths("dead-letters")])
+        contents = await letters.read(night, [*night.lying, *paths("dead-letters")], QUEUES)
         chosen = names or None
         return await plan_resend(night.system.store, contents, QUEUES, names=chosen, **options)
 
@@ -75,7 +75,7 @@ def resend(night: Night, *names: str, **options: Any) -> MovePlan:
 
 def removal(night: Night, *names: str) -> MovePlan:
     async def plan() -> MovePlan:
-        contents = await letters.read(night, [ALERTS, *night.lying])
+        contents = await letters.read(night, [ALERTS, *night.lying], QUEUES)
         return await plan_removal(night.system.store, contents, QUEUES, names or None)
 
     return asyncio.run(plan())

@@ -328,7 +328,7 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
         sequence=1,
     )
     verdict = Verdict(DeadLetterFate.SAFE, "")
-    dead = replace(letter_of(QUEUE + DEAD_LETTERS, letter), verdict=verdict)
+    dead = replace(letter_of(QUEUE + DEAD_LETTERS, letter, Queues()), verdict=verdict)
     (letter_move,) = resend([dead], Queues()).moves
     assert letter_move.move.message is not None
     assert "own" not in letter_move.move.message.properties

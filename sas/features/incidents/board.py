@@ -20,6 +20,7 @@ from sas.codec.external import AlertMessage
 from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
+from sas.domain.queues import scope_of
 from sas.engine.external import ExternalSender
 from sas.engine.messages import Addresses, alert
 from sas.engine.shared_values import SharedValues
@@ -229,7 +230,7 @@ class IncidentBoard:
         if incident.kind is not AlertKind.UNDELIVERABLE or name in self._active:
             return incident
         bound = map(queues.response_of, queues.applications)
-        if incident.scope in {f"queue {queue}" for queue in bound}:
+        if incident.scope in set(map(scope_of, bound)):
             return incident
         count = sum(name.startswith(incident.kind.value) for name in self._active)
         is_bound = count >= RESPONSE_QUEUES_MAX

@@ -42,7 +42,7 @@ from sas.domain.change import Incident
 from sas.domain.expire import Excuse
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order, StepRecord, StepState
-from sas.domain.queues import lane
+from sas.domain.queues import lane, scope_of
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.receiver import TIMES
@@ -114,7 +114,7 @@ class QueueExcuses:
         for queue in list(self._reported_at):
             if rules.is_short(await self._scanned(queue), self._delay_min):
                 del self._reported_at[queue]
-                ended.append((AlertKind.QUEUE_DELAY, rules.scope_of(queue)))
+                ended.append((AlertKind.QUEUE_DELAY, scope_of(queue)))
         return [], ended
 
     def _request_queue(self, order: Order, step: StepRecord) -> str | None:

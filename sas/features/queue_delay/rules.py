@@ -16,6 +16,7 @@ from sas.domain.change import Incident
 from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
 from sas.domain.order import StepRecord, StepState
+from sas.domain.queues import scope_of
 from sas.domain.workflow import NO_TIME, StepRules
 
 SCHEDULED_MAX = timedelta(minutes=1)
@@ -206,8 +207,3 @@ def incident_of(
     return Incident(
         kind=AlertKind.QUEUE_DELAY, scope=scope_of(queue), text=text, since=since, until=until
     )
-
-
-def scope_of(queue: str) -> str:
-    """Return the scope of the incident of a queue."""
-    return f"queue {queue}"
