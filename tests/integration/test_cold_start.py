@@ -57,10 +57,6 @@ def test_what_is_slow_to_import_is_not_loaded_before_it_is_used(loaded: set[str]
     assert loaded >= SDK
 
 
-def test_the_sdk_of_telemetry_is_not_imported_unless_it_is_asked_for(loaded: set[str]) -> None:
-    assert not loaded & {"opentelemetry.sdk", "opentelemetry.exporter", "azure.monitor"}
-
-
 def test_the_import_adds_few_packages_to_those_of_the_sdk(loaded: set[str]) -> None:
     by_sdk = loaded_by(f"import {', '.join(SDK)}")
     added = {name.partition(".")[0] for name in loaded - by_sdk}

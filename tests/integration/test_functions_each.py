@@ -8,17 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from azure.data.tables.aio import TableServiceClient
 from azure.servicebus import ServiceBusMessage
 
 from devstack.servicebus import EntityStatus
-from samples.remote_services import Faults
 from sas.actors.dead_letters import DeadLetters
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.engine.delivery import Delivery
 from tests.functions_rig import (
-    EVERY_SECOND,
     SHOP,
     WHOLESALE,
     WORKED,
@@ -27,7 +24,6 @@ from tests.functions_rig import (
     northwind,
     order,
     rig,
-    time_allowed_is_over,
     until,
 )
 from tests.integration.broker_sdk_kit import short_pauses
@@ -136,41 +132,6 @@ def has_no_key_and_no_content(system: Rig, caplog: pytest.LogCaptureFixture) -> 
     for record in caplog.records:
         assert key not in record.getMessage()
         assert address not in record.getMessage()
-
-
-async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(system: Rig) -> None:
-    account = system.azurite.connection_string
-    async with TableServiceClient.from_connection_string(account) as service:
-        table = service.get_table_client(system.settings["SAS_TABLE"])
-        rows = [row async for row in table.list_entities()]
-    fields = {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "FailureCount"}
-    of_order = [row for row in rows if row["RowKey"].startswith("order|W-1|")]
-    carrying = [row for row in of_order if "ProcessState" in row]
-    assert len(carrying) == 4  # the order and its three steps
-    for row in carrying:
-        assert row["OrderID"] == "W-1"
-        assert row["ProcessState"] == "Processed"
-        assert row["FailureCount"] == 0
-        assert fields - {"LockedBy", "CompleteBy"} <= set(row)
-
-
-async def test_the_supervisor_resets_on_its_timer_what_has_expired(system: Rig) -> None:
-    async with system.host("submission"):
-        await system.submit("S-1")
-        await system.holds("agent-inventory", 1)
-        await system.quiet_queue("orders")
-    assert len(await system.receive("agent-inventory")) == 1  # its agent dies with it
-    with time_allowed_is_over():
-        async with system.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await system.holds("scheduler", 1)
-    expired = await system.order("S-1")
-    assert await system.words("S-1") == ["submitted", "claimed", "step reset"]
-    assert expired.steps[0].failure_count == 1
-    assert expired.steps[0].locked_by is None
-    async with system.host():
-        await system.ends("S-1", "Processed")
-        await system.quiet()
-    assert system.remote.ledger("stock")["doubled"] == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -328,20 +289,6 @@ async def test_what_dead_letters_gave_up_is_handled_with_its_source_once_its_cau
 
 async def _empty(system: Rig, path: str) -> bool:
     return not system.broker.namespace.find(path).messages
-
-
-async def test_an_agent_answers_with_what_its_service_said(system: Rig) -> None:
-    system.remote.set_faults(Faults(permanent=1.0), "payment")
-    async with system.host("submission", "scheduler", "agent_inventory", "agent_payment"):
-        await system.submit("R-1", workflow="order-with-care")
-        await system.ends("R-1", "Error")
-        await system.quiet()
-    refused = (await system.order("R-1")).steps[1]
-    assert refused.error is not None
-    assert refused.error.code == "card-declined"
-    (alert,) = await system.alerts("R-1")
-    assert (alert.kind, alert.step) == ("step-failed", "take-payment")
-    system.remote.set_faults(Faults())
 
 
 async def _exists(system: Rig, order_id: str) -> bool:

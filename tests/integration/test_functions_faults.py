@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from samples.remote_services import Faults
-from sas.codec import internal
-from sas.codec.internal import CommandMessage
 from tests.functions_rig import (
     EVERY_SECOND,
     SHOP,
-    WHOLESALE,
     WORKED,
     Rig,
-    northwind,
     order,
     rig,
     until,
@@ -76,13 +70,6 @@ def in_force(system: Rig, order_id: str) -> list[str]:
     ]
 
 
-async def command(system: Rig, order_id: str, verb: Any, seq: int, command_id: str) -> None:
-    body = internal.encode(
-        CommandMessage(id=command_id, order_id=order_id, verb=verb, seq=seq, by="ann")
-    )
-    await system.send("scheduler", ServiceBusMessage(body, message_id=command_id))
-
-
 async def told_once(system: Rig, order_id: str, kinds: list[str], queue: str = SHOP) -> None:
     """Wait for these notifications; each comes under an id of its own, none twice."""
 
@@ -119,28 +106,6 @@ async def test_an_order_refused_for_good_is_undone_and_notified(system: Rig) -> 
     assert failed.data.awaits == "undo"
 
 
-async def test_an_order_with_care_waits_in_error_and_is_resubmitted_by_an_operator(
-    system: Rig,
-) -> None:
-    system.remote.set_faults(Faults(permanent=1.0), "payment")
-    await system.submit("C-1", workflow="order-with-care")
-    await system.ends("C-1", "Error")
-    await system.quiet()
-    seq = (await system.order("C-1")).seq
-    assert [alert.kind for alert in await system.alerts("C-1")] == ["step-failed"]
-    system.remote.set_faults(Faults())
-    await command(system, "C-1", verb="resubmit", seq=seq - 1, command_id="stale")
-    await command(system, "C-1", verb="resubmit", seq=seq, command_id="w-1")
-    await command(system, "C-1", verb="resubmit", seq=seq, command_id="w-2")
-    await system.ends("C-1", "Processed")
-    await system.quiet()
-    refused = [a.text for a in await system.alerts("C-1") if a.kind == "command-refused"]
-    assert len(refused) == 2
-    assert all("look at it again" in text for text in refused)
-    assert in_force(system, "C-1") == list(SERVICES)
-    await told_once(system, "C-1", [*WHOLE, *["step-completed"] * 3, "failed"])
-
-
 async def test_a_step_past_its_complete_by_is_reset_and_done_once(system: Rig) -> None:
     system.remote.set_faults(Faults(slow=1.0, slow_seconds=12), "stock")
     await system.submit("L-1")
@@ -152,39 +117,10 @@ async def test_a_step_past_its_complete_by_is_reset_and_done_once(system: Rig) -
     await told_once(system, "L-1", WHOLE)
 
 
-async def test_the_same_order_twice_and_from_two_applications(system: Rig) -> None:
-    await system.submit("2-1", message_id="one")
-    await system.ends("2-1", "Processed")
-    await system.submit("2-1", message_id="one")
-    await system.submit("2-1", message_id="two")
-    await system.submit("2-1", message_id="three", reply_queue=WHOLESALE)
-    await told_once(system, "2-1", ["rejected"], WHOLESALE)
-    (conflict,) = await system.notifications("2-1", WHOLESALE)
-    assert conflict.data.error is not None
-    assert conflict.data.error.code == "order-id-taken"
-    await system.quiet()
-    assert in_force(system, "2-1") == list(SERVICES)
-    duplicates = [e for e in await system.notifications("2-1") if e.data.duplicate]
-    assert [event.data.state for event in duplicates] == ["Processed"]
-    await told_once(system, "2-1", [*WHOLE, "received"])
-
-
 async def test_an_order_without_a_message_id_is_taken(system: Rig) -> None:
     await system.send("orders", AmqpAnnotatedMessage(data_body=[order("N-1")]))
     await system.ends("N-1", "Processed")
     await told_once(system, "N-1", WHOLE)
-
-
-async def test_an_order_of_over_200_kb_goes_through_whole(system: Rig) -> None:
-    line = {"product_id": 11, "product": "Q" * 150, "unit_price": 1, "quantity": 1}
-    content = {**northwind(), "lines": [line] * 950, "freight": 0}
-    body = order("K-1", order=content)
-    assert 200_000 < len(body) < 262_144
-    await system.send("orders", ServiceBusMessage(body, message_id="k-1"))
-    await system.ends("K-1", "Processed")
-    assert await system.content("K-1") == content
-    assert in_force(system, "K-1") == list(SERVICES)
-    await told_once(system, "K-1", WHOLE)
 
 
 async def test_locks_lost_while_agents_work_do_nothing_twice(system: Rig) -> None:
@@ -199,19 +135,6 @@ async def test_locks_lost_while_agents_work_do_nothing_twice(system: Rig) -> Non
         await system.ends(f"E-{number}", "Processed")
         assert in_force(system, f"E-{number}") == list(SERVICES)
         await told_once(system, f"E-{number}", WHOLE)
-
-
-async def test_messages_delivered_twice_do_nothing_twice(system: Rig) -> None:
-    for queue in WORKED:
-        system.broker.arm("duplicate-delivery", queue, count=6)
-    for number in range(3):
-        await system.submit(f"M-{number}")
-    for number in range(3):
-        await system.ends(f"M-{number}", "Processed")
-        assert in_force(system, f"M-{number}") == list(SERVICES)
-    await system.quiet()
-    for number in range(3):
-        await told_once(system, f"M-{number}", WHOLE)
 
 
 async def test_a_busy_bus_and_lost_acknowledgements_delay_and_never_double(system: Rig) -> None:

@@ -125,41 +125,6 @@ async def test_a_reply_sent_again_under_its_old_message_id_is_swallowed_and_the_
     await _done_once(system, "V-1")
 
 
-async def test_a_reply_sent_again_under_a_new_message_id_counts_once_however_often_it_is_sent(
-    system: Rig,
-) -> None:
-    letter = await given_up(system, "V-2")
-    await _discarded(system)
-    async with system.host("scheduler"):
-        for number in range(3):
-            await system.send(REPLIES, again(letter, f"redrive-{number}"))
-        await system.quiet_queue(REPLIES)
-    assert await system.words("V-2") == ["submitted", "claimed", "step processed"]
-    async with system.host():
-        await system.ends("V-2", "Processed")
-        await system.quiet()
-    await _done_once(system, "V-2")
-
-
-async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_changes_nothing(
-    system: Rig,
-) -> None:
-    letter = await given_up(system, "V-3")
-    async with system.host("deadletters"):
-        await system.quiet_queue("dead-letters")
-    assert (await system.words("V-3"))[-1] == "fenced"
-    async with system.host("scheduler"):
-        await system.send(REPLIES, again(letter, "redrive-fenced"))
-        await system.quiet_queue(REPLIES)
-    assert (await system.words("V-3"))[-1] == "fenced"
-    with time_allowed_is_over():
-        async with system.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
-            await system.ends("V-3", "Processed")
-            await system.quiet()
-    assert [alert.kind for alert in await system.alerts("V-3")] == ["dead-lettered"]
-    await _done_once(system, "V-3")
-
-
 async def _done_once(system: Rig, order_id: str) -> None:
     keys: list[Any] = []
     for service in ("stock", "payment", "shipping"):

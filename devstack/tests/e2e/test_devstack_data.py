@@ -99,15 +99,3 @@ async def test_a_stack_stopped_in_order_keeps_its_data_too(app_dir: Path) -> Non
 async def tables_of(connection: str) -> list[str]:
     async with TableServiceClient.from_connection_string(connection) as service:
         return [table.name async for table in service.list_tables()]
-
-
-async def test_a_directory_that_another_stack_has_is_refused(app_dir: Path) -> None:
-    async with stack_of(app_dir, data=app_dir / "data", groups=[["first"]]):
-        up = up_of(app_dir, "--ports", "free", "--data", str(app_dir / "data"))
-        up.start()
-        try:
-            await until(lambda: not up.alive, up)
-        finally:
-            await up.stop_async()
-    assert up.exit_code == 1
-    assert "another broker is using it" in up.log_path.read_text()

@@ -61,7 +61,6 @@ def part(req: func.HttpRequest, context: func.Context) -> str:
 REMOTE = (
     "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=R;SharedAccessKey=s3cret"
 )
-STORAGE = "DefaultEndpointsProtocol=https;AccountName=contoso;AccountKey=s3cret"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-00"
 
@@ -192,8 +191,6 @@ async def test_a_wrong_route_is_found_by_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"SB": REMOTE}, ["SB names sb://contoso.servicebus.windows.net/"]),
-        ({"AzureWebJobsStorage": STORAGE}, ["AzureWebJobsStorage names contoso.core.windows.net"]),
         (
             {"SB__fullyQualifiedNamespace": "contoso.servicebus.windows.net"},
             ["SB__fullyQualifiedNamespace names contoso.servicebus.windows.net"],
