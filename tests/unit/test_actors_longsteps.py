@@ -120,19 +120,6 @@ async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried
     assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
-async def test_progress_that_comes_after_the_reset_gives_the_old_dispatch_no_time() -> None:
-    system = await dispatched(StillRunning(HOUR), {"ok": 1})
-    await system.step(STOCK)
-    progress = system.bus.take(QUEUES.scheduler)
-    assert progress is not None
-    await system.later(40)
-    await system.sweep()
-    await system.step(QUEUES.scheduler)
-    before = system.order()
-    await system.hand(progress)
-    assert system.order() == before
-
-
 async def test_a_cancelled_step_is_given_no_more_time_and_undone_when_it_is_up() -> None:
     system = await dispatched(StillRunning(HOUR), StillRunning(HOUR))
     await system.drain()

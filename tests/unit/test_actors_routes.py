@@ -153,7 +153,7 @@ async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_la
     await system.hand(wake)  # sent again by hand, say
     await system.step(QUEUES.agent("stock"))  # the copy comes past its CompleteBy: one more look
     assert len(set(keys(system, "stock"))) == 1
-    while system.bus.messages(QUEUES.scheduler):
+    for _ in system.bus.messages(QUEUES.scheduler):
         await system.step(QUEUES.scheduler)
     assert system.order() == granted
 

@@ -15,14 +15,13 @@ import pytest
 
 from sas.bootstrap import assemble
 from sas.codec.internal import RequestMessage, encode
-from sas.domain.order import CLOCK_SKEW
 from sas.domain.workflow import Workflows
-from sas.features.call_limit import CALL_MAX, WAIT_HERE, lease_end, pauses, put_back_for
-from sas.ports import AgentCall, Business, StoreUnavailableError, TransientError, UnavailableError
+from sas.features.call_limit import CALL_MAX, WAIT_HERE, pauses, put_back_for
+from sas.ports import AgentCall, Business, TransientError, UnavailableError
 from sas.testing.bus import MemoryBus
-from sas.testing.clock import START, VirtualClock
+from sas.testing.clock import VirtualClock
 from sas.testing.settings import settings
-from sas.testing.store import MemoryStore, StoreFault
+from sas.testing.store import MemoryStore
 from tests.unit.actors_kit import AGENTS, CHAIN, QUEUES, agent_actor, received
 
 QUEUE, REPLIES = "agent-stock", "scheduler"
@@ -135,37 +134,6 @@ async def test_a_slot_is_given_back_after_a_failed_call_too() -> None:
     )
 
 
-async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complete_by() -> None:
-    rig = Rig(limit=1, instances=1)
-    now = rig.clock.now()
-    dead_until = now + timedelta(seconds=20)
-    assert await rig.store.acquire_lease("slot|stock|0", "O-0/2/0", dead_until, now)
-    await rig.all(rig.handling(1, seconds=60))
-    assert rig.remote.calls == 0
-    await rig.clock.advance(21)
-    await rig.all(rig.handling(1))
-    assert rig.remote.calls == 1
-
-
-async def test_the_slot_of_an_instance_that_died_is_free_after_the_longest_call() -> None:
-    rig = Rig(limit=1, instances=1)
-    rig.remote.seconds = 3600
-    call = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
-    await rig.clock.advance(1)
-    assert rig.remote.now == 1
-    # A process that died does not give its slot back.
-    rig.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    rig.remote.seconds = 1
-    await rig.clock.advance(CALL_MAX.total_seconds() - 10)
-    await rig.all(rig.handling(1, seconds=3600))
-    assert rig.remote.calls == 1
-    await rig.clock.advance(20)
-    await rig.all(rig.handling(2, seconds=3600))
-    assert rig.remote.calls == 2
-
-
 def test_the_function_timeout_ends_every_call_within_call_max() -> None:
     host = json.loads((Path(__file__).parents[2] / "host.json").read_text())
     hours, minutes, seconds = map(int, host["functionTimeout"].split(":"))
@@ -190,30 +158,6 @@ async def test_no_call_goes_out_if_its_slot_came_after_complete_by(
         await rig.all(rig.handling(0, seconds=7))
     assert rig.remote.calls == 0
     assert rig.bus.messages(REPLIES) == []
-
-
-async def test_the_same_request_delivered_again_finds_its_own_slot() -> None:
-    rig = Rig(limit=1, instances=1)
-    now = rig.clock.now()
-    assert await rig.store.acquire_lease("slot|stock|0", "O-1/2/0", now + 20 * WAIT_HERE, now)
-    await rig.all(rig.handling(1))
-    assert rig.remote.calls == 1
-
-
-async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(limit=1, instances=1)
-    acquire = rig.store.acquire_lease
-
-    async def only_taken(name: str, holder: str, until: Any, now: Any) -> bool:
-        if until <= now:
-            raise StoreUnavailableError("down")
-        return await acquire(name, holder, until, now)
-
-    monkeypatch.setattr(rig.store, "acquire_lease", only_taken)
-    (reply,) = await rig.all(rig.handling(0))
-    assert reply is not None
 
 
 @pytest.mark.parametrize(("urgent", "requests_max"), [(False, 50), (True, 140)])
@@ -246,11 +190,6 @@ async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_soo
         for entry in rig.bus.queues[queue].waiting
     ]
     assert waits[1] < timedelta(seconds=1) <= waits[0]
-
-
-def test_a_lease_ends_after_complete_by_or_after_the_longest_call() -> None:
-    assert lease_end(START + CALL_MAX / 2, START) == START + CALL_MAX / 2 + CLOCK_SKEW
-    assert lease_end(START + CALL_MAX * 2, START) == START + CALL_MAX + CLOCK_SKEW
 
 
 def test_the_pauses_before_looks_for_a_slot_grow_to_three_times_the_first() -> None:

@@ -196,10 +196,12 @@ async def handled(system: Kit, message: Message, seconds: int) -> None:
     tasks = [asyncio.ensure_future(stock.handle(delivery(message, count=1)))]
     for _ in range(seconds):
         await system.later(1)
-        while (reply := system.bus.take(QUEUES.scheduler)) is not None:
+        for reply in system.taken(QUEUES.scheduler):
             await system.scheduler.handle(delivery(reply))
-        while (request := system.bus.take(STOCK)) is not None:
-            tasks.append(asyncio.ensure_future(stock.handle(delivery(request, count=1))))
+        tasks += [
+            asyncio.ensure_future(stock.handle(delivery(request, count=1)))
+            for request in system.taken(STOCK)
+        ]
     assert all(task.done() for task in tasks)
 
 

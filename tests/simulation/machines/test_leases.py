@@ -17,7 +17,6 @@ from itertools import permutations
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -30,7 +29,7 @@ from sas.ports import Message, UnavailableError
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
-from tests.simulation.machines.kit import AsyncMachine
+from tests.simulation.machines.kit import AsyncMachine, sequences
 from tests.simulation.machines.lease_model import LeaseModel, Record
 from tests.unit.actors_kit import AGENTS, ALLOWED, QUEUES, UNDO, command, delivery, done, kit
 
@@ -381,5 +380,4 @@ class Leases(AsyncMachine):
         assert kinds["completed"] <= 1
 
 
-TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=25)
+TestLeases = sequences(Leases, examples=60, steps=25)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -22,7 +21,7 @@ from sas.features.call_limit import CALL_MAX, WAIT_HERE, CallLimit
 from sas.ports import Message
 from sas.testing.clock import START
 from sas.testing.store import StoreFault
-from tests.simulation.machines.kit import AsyncMachine
+from tests.simulation.machines.kit import AsyncMachine, sequences
 from tests.unit.actors_kit import QUEUES, delivery, running
 
 LIMIT = 2
@@ -145,5 +144,4 @@ class Slots(AsyncMachine):
         assert len(calls) <= LIMIT
 
 
-TestSlots = Slots.TestCase
-TestSlots.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=30)
+TestSlots = sequences(Slots, examples=30, steps=30)

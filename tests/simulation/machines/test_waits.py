@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -22,7 +21,7 @@ from sas.domain.order import UndoStatus
 from sas.domain.workflow import OnFailure, Workflow
 from sas.ports import AgentCall, AwaitCallback, Callback, Message, RefusedError, StillRunning
 from sas.testing.clock import START
-from tests.simulation.machines.kit import AsyncMachine
+from tests.simulation.machines.kit import AsyncMachine, sequences
 from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, command, kit
 from tests.unit.callbacks_kit import post
 
@@ -145,7 +144,7 @@ def happens(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[
 AGES = st.sampled_from((0, 0, 0, 1, 2))
 ANSWERS = st.sampled_from(("done 1", "done 1", "done 2", "refused 1", "refused 2"))
 WORK = st.sampled_from(("still", "still", "await", "await", "await", "done", "refused"))
-VERBS = st.sampled_from(("resubmit", "resubmit", "resubmit", "edit", "cancel", "undo", "callback"))
+VERBS = st.sampled_from(("resubmit", "resubmit", "edit", "edit", "undo", "callback"))
 LIFE = st.one_of(
     happens("an_agent_works", AGES, WORK),
     happens("a_callback_is_posted", AGES, ANSWERS),
@@ -157,18 +156,20 @@ LIFE = st.one_of(
     happens("time_passes", st.sampled_from((5, 5, 20, 300))),
     happens("its_time_is_over", st.booleans()),
     happens("a_scheduler_wakes"),
+    happens("an_order_is_cancelled_while_a_call_is_out", WORK),
 )
 
 
 class Waits(AsyncMachine):
     """One order of one step."""
 
-    @initialize(policy=st.sampled_from(OnFailure))
-    def submit(self, policy: OnFailure) -> None:
+    @initialize(policy=st.sampled_from(OnFailure), awaits=st.booleans())
+    def submit(self, policy: OnFailure, *, awaits: bool) -> None:
         step = replace(CHAIN.steps[0], failures_max=FAILURES_MAX)
         self.system = kit(Workflow("chain", version=1, steps=(step,), on_failure=policy))
         self.system.supervisor._excuses = Mock(of=AsyncMock(return_value=None))
         self.model = WaitModel(undoes=policy is OnFailure.UNDO)
+        self.seen: set[str] = set()
         self.wakes: list[Message] = []
         self.requests: list[tuple[float, RequestMessage, Message]] = []
         self.callbacks: list[tuple[float, Message]] = []
@@ -179,7 +180,8 @@ class Waits(AsyncMachine):
         self.run(self.system.submit())
         self.collect()
         self.a_scheduler_wakes()
-        self.an_agent_works(0, "await")
+        if awaits:
+            self.an_agent_works(0, "await")
 
     @property
     def now(self) -> float:
@@ -194,6 +196,9 @@ class Waits(AsyncMachine):
                 queue.waiting.clear()
             for queued in messages:
                 message, at = queued.message, (queued.visible_at - START).total_seconds()
+                if message.queue == STOCK and message.message_id in self.seen:
+                    continue  # a repeated cause sends the same request again
+                self.seen.add(message.message_id)
                 if message.queue == STOCK:
                     request = internal.decode(message.body, RequestMessage)
                     self.requests.append((at, request, message))
@@ -217,6 +222,11 @@ class Waits(AsyncMachine):
             self.run(self.system.hand(self.wakes.pop()))
             self.model.claim(self.now)
         self.collect()
+
+    def an_order_is_cancelled_while_a_call_is_out(self, work: str) -> None:
+        self.a_scheduler_wakes()
+        self.an_operator_acts("cancel")
+        self.an_agent_works(0, work)
 
     def its_time_is_over(self, wakes: bool) -> None:
         if self.model.is_out:
@@ -266,9 +276,9 @@ class Waits(AsyncMachine):
             case "await":
                 callback = call.callback(timedelta(seconds=EXPIRES_S))
                 direction, generation = request.direction, request.generation
-                self.tokens.append(
-                    Token(callback=callback, direction=direction, generation=generation)
-                )
+                token = Token(callback=callback, direction=direction, generation=generation)
+                if all(other.callback.token != callback.token for other in self.tokens):
+                    self.tokens.append(token)
                 return AwaitCallback(timedelta(seconds=AWAITS_S))
             case "refused":
                 raise RefusedError("declined", "by the service")
@@ -373,5 +383,4 @@ class Waits(AsyncMachine):
         ] * self.too_late
 
 
-TestWaits = Waits.TestCase
-TestWaits.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=30)
+TestWaits = sequences(Waits, examples=60, steps=30)
