@@ -9,7 +9,7 @@ import pytest
 from lab import azure
 from lab.azure import DESIGNS, LONE, bill, simulate
 from sas.bootstrap import Application
-from tests.simulation.test_counts import QUEUES, System
+from tests.simulation.counts import QUEUES, System
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
 SCALE = PAGE.with_name("scale.md")

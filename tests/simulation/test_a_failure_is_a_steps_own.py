@@ -69,6 +69,7 @@ async def minutes(system: System, number: float) -> None:
     await system.world.run_for(60 * number)
 
 
+@pytest.mark.long
 async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queue_is_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

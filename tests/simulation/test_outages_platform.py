@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.ports import BusUnavailableError, HeldMessage, Message, StoreUnavailableError
+from sas.ports import BusUnavailableError, Message
 from sas.testing.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.testing.clock import VirtualClock
 from sas.testing.plan import Faults
@@ -119,51 +119,6 @@ async def test_a_failing_function_burns_all_deliveries_within_a_second() -> None
     assert letter.message.properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
 
 
-async def test_a_dead_letter_that_fails_too_ends_in_a_queue_that_gives_nothing_up() -> None:
-    rig = Rig()
-    ends: Counter[str] = Counter()
-
-    async def fail(queued: Queued) -> None:
-        ends[queued.message.queue] += 1
-        raise ValueError("poison")
-
-    handlers = {QUEUE: fail, LETTERS: fail, END: fail}
-    rig.functions[0].handlers = handlers
-    rig.send()
-    await rig.play(2)
-    assert (ends[QUEUE], ends[LETTERS]) == (5, 10)
-    assert ends[END] > 50
-    (letter,) = [*rig.bus.queues[END].waiting, *rig.bus.queues[END].locked]
-    assert letter.source == QUEUE
-
-
-async def test_sweeps_that_send_nothing_grow_rare_only_while_a_queue_is_away() -> None:
-    rig = Rig()
-    rig.world.timer_idle = 2 * MINUTE
-    message = Message(QUEUE, "m-1", b"{}")
-    await rig.world.store.hold(HeldMessage(message=message, since=rig.clock.now(), order_id="O-1"))
-    rig.bus.cut(QUEUE)
-    await rig.play(3600)
-    assert 30 <= rig.functions[0].sweeps <= 36
-    rig.bus.mend(QUEUE)
-    rig.functions[0].sweeps = 0
-    await rig.play(60)
-    assert rig.functions[0].sweeps >= 6
-
-
-async def test_the_world_is_done_without_a_message_that_rests() -> None:
-    rig = Rig()
-    later = rig.clock.now() + timedelta(days=7)
-    rig.bus._enqueue(Message(QUEUE, "m-1", b"{}", scheduled_at=later))
-    with pytest.raises(TimeoutError):
-        await rig.world.run(rig.world.idle)
-    rig.world.resting = lambda queued: queued.message.message_id == "m-1"
-    began = rig.clock.now()
-    await rig.world.run(rig.world.idle)
-    assert rig.clock.now() == began
-    assert rig.deliveries == []
-
-
 async def test_an_expired_message_is_a_dead_letter_if_the_queue_is_configured_so() -> None:
     rig = Rig()
     for queue in (QUEUE, QUEUES.agent("payment")):
@@ -229,21 +184,6 @@ async def test_while_a_queue_is_away_the_locks_of_what_is_in_flight_end(
     assert rig.counts == [1, 2]
 
 
-async def test_a_lock_is_renewed_again_if_the_queue_is_back_before_it_ends() -> None:
-    rig = Rig()
-
-    async def work(_queued: Queued) -> None:
-        await rig.clock.sleep(120)
-
-    rig.work = work
-    rig.send()
-    await rig.play(1)
-    rig.bus.cut()
-    rig.bus.mend()
-    await rig.world.run(rig.world.idle)
-    assert rig.counts == [1]
-
-
 async def test_what_a_dead_worker_held_comes_at_once_and_of_a_dead_host_within_its_lock() -> None:
     waits = []
     for with_host in (False, True):
@@ -258,48 +198,3 @@ async def test_what_a_dead_worker_held_comes_at_once_and_of_a_dead_host_within_i
         assert rig.counts == [1, 2]
         waits.append(rig.clock.now() - began)
     assert waits[0] < timedelta(seconds=1) < waits[1] <= MINUTE
-
-
-async def test_a_function_that_outlasts_the_renewal_of_its_lock_loses_it() -> None:
-    rig = Rig(rules=HostRules(lock_renewal_max=2 * MINUTE))
-
-    async def work(_queued: Queued) -> None:
-        await rig.clock.sleep(300)
-
-    rig.work = work
-    rig.send()
-    await rig.play(200)
-    assert rig.counts == [1, 2]
-    await rig.world.close()
-
-
-async def test_what_a_function_handles_is_shown_by_peek() -> None:
-    rig = Rig()
-    rig.work = rig.long
-    rig.send(2)
-    await rig.play(1)
-    assert [message.message_id for message in await rig.bus.peek(QUEUE, 9)] == ["m-0", "m-1"]
-    await rig.world.close()
-
-
-async def test_a_store_that_is_away_is_waited_for_as_long_as_the_adapter_waits() -> None:
-    rig = Rig()
-    store, clock = rig.world.store, rig.clock
-    store.partitions_away = store.partitions
-    began = clock.now()
-    with pytest.raises(StoreUnavailableError):
-        await clock.run(store.load("O-1"))
-    assert clock.now() - began == timedelta(seconds=10)
-    clock.call_later(5, lambda: setattr(store, "partitions_away", frozenset()))
-    assert await clock.run(store.load("O-1")) is None
-
-
-async def test_one_shard_that_is_away_leaves_the_others_and_the_leases() -> None:
-    rig = Rig()
-    store, clock = rig.world.store, rig.clock
-    store.partitions_away = frozenset({"00"})
-    with pytest.raises(StoreUnavailableError):
-        await clock.run(store.due("00", clock.now(), 1))
-    assert await clock.run(store.due("01", clock.now(), 1)) == []
-    now = clock.now()
-    assert await clock.run(store.acquire_lease("supervisor", "i-1", now + MINUTE, now))

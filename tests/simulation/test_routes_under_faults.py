@@ -20,8 +20,8 @@ from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.remote import ModelService
 from tests.long import ranges
+from tests.simulation.flapping import FAULTS, flapping
 from tests.simulation.system import System, build, check_end
-from tests.simulation.test_breakers_under_faults import FAULTS, flapping
 
 TIME = timedelta(seconds=10)
 ORDERS = 8

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import random
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta
-
-import pytest
 
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
@@ -16,10 +11,9 @@ from sas.domain.queues import lane
 from sas.domain.workflow import ExtendedWait, Step, Workflow
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.features.incidents.board import IncidentBoard, active_incidents
-from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.ports import Message
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
-from tests.long import seeds
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, keep_breaker, kit, order
 
 WINDOW = timedelta(minutes=10)
@@ -72,19 +66,6 @@ async def test_a_scheduler_away_for_three_hours_is_reported_three_times_for_all_
     assert count is not None
     assert int(count[1]) >= 39
     assert len({alert.id for alert in system.alerts()}) == 3
-
-
-async def test_the_end_of_an_incident_is_reported_once() -> None:
-    system = await waiting(5)
-    await sweeps(system, 20)
-    start = system.alerts()[0]
-    await system.drain()
-    assert system.state("O-3") == "Processed"
-    await sweeps(system, 60)
-    assert alerts_sent(system)[-1] == "cleared"
-    assert alerts_sent(system).count("cleared") == 1
-    end = system.alerts()[-1]
-    assert (end.cleared, end.scope, end.since) == ("not-picked-up", start.scope, start.since)
 
 
 async def test_urgent_and_ordinary_orders_are_reported_apart() -> None:
@@ -164,21 +145,6 @@ async def open_circuit(system: Kit, *, is_open: bool = True) -> None:
     await sweeps(system, 1.5)
 
 
-async def test_steps_that_rest_while_a_circuit_is_open_are_named_by_its_incident_alone() -> None:
-    system = await resting(0)
-    await open_circuit(system)
-    for number in range(3):
-        await system.submit(order(f"O-{number}"), f"m-{number}")
-        await system.step(QUEUES.scheduler)
-    system.agents_die()
-    await sweeps(system, 18)
-    assert alerts_sent(system) == ["breaker-open"] * 2
-    text = system.alerts()[-1].text
-    assert "Waits behind it so far: 3, of orders such as “O-" in text
-    await open_circuit(system, is_open=False)
-    assert alerts_sent(system)[-1] == "cleared"
-
-
 async def test_an_incident_becomes_part_of_a_later_one_that_explains_it() -> None:
     system = await resting(2)
     await open_circuit(system)
@@ -189,20 +155,6 @@ async def test_an_incident_becomes_part_of_a_later_one_that_explains_it() -> Non
     (circuit,) = (entry.value for entry in values if entry.value)
     assert (circuit.kind, circuit.times) == (AlertKind.BREAKER_OPEN, 2)
     assert set(circuit.orders) <= {"O-0", "O-1"}
-
-
-async def test_what_waited_behind_a_circuit_does_not_open_its_incident_again() -> None:
-    """This instance writes what it saw after another one ended the incident."""
-    system = kit()
-    here, other = board(system), board(kit(beside=system, instance="host-2"))
-    circuit = replace(incident_of(system), kind=AlertKind.BREAKER_OPEN, scope="agent stock")
-    rest = replace(incident_of(system), kind=AlertKind.WAITING, scope="step", agent="stock")
-    await system.run(here.report(circuit))
-    await system.run(here.report(rest, "A"))
-    await system.run(other.end(circuit.kind, circuit.scope))
-    await system.later(61)
-    await system.run(here.note())
-    assert alerts_sent(system) == ["breaker-open", "cleared"]
 
 
 async def test_the_alert_is_sent_before_the_order_is_committed() -> None:
@@ -223,33 +175,6 @@ async def test_the_alert_is_sent_before_the_order_is_committed() -> None:
     assert len(system.words("O-0")) == len(words) + 1
 
 
-async def test_an_alert_that_could_not_be_sent_is_raised_and_sent_the_next_time() -> None:
-    system = kit(duplicate_window=WINDOW)
-    incidents = board(system)
-    system.bus.plan = lambda _message: BusFault.UNAVAILABLE
-    system.store.fail_next("hold", StoreFault.UNAVAILABLE)
-    with pytest.raises(StoreUnavailableError):
-        await system.run(incidents.report(incident_of(system), "A"))
-    system.bus.plan = lambda _message: None
-    await system.later(3)
-    system.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
-    with pytest.raises(StoreUnavailableError):
-        await system.run(incidents.report(incident_of(system), "B"))
-    await system.run(incidents.report(incident_of(system), "C"))
-    assert set(alerts_sent(system)) == {"not-picked-up"}
-    assert "first seen by order “A”, “B”, “C”" in system.alerts()[-1].text
-
-
-async def test_two_instances_at_once_send_one_alert() -> None:
-    system = kit(duplicate_window=WINDOW)
-    other = kit(beside=system, instance="host-2")
-    incident = incident_of(system)
-    for here in (system, other, system, other):
-        await system.run(board(here).report(incident, "A"))
-        await system.run(board(here).note())
-    assert alerts_sent(system) == ["not-picked-up"]
-
-
 async def test_an_active_incident_costs_another_order_no_storage_and_no_message() -> None:
     system = kit()
     await system.run(board(system).report(incident_of(system), "A"))
@@ -266,48 +191,3 @@ async def test_a_sweep_goes_on_if_incidents_cannot_be_recorded() -> None:
     await sweeps(system, 16)
     assert "woken again" in system.words("O-0")
     assert alerts_sent(system) == ["not-picked-up"]
-
-
-@pytest.mark.parametrize("seed", seeds(5, 60))
-async def test_each_incident_is_reported_at_its_beginning_and_at_its_end(seed: int) -> None:
-    dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
-    system = kit(duplicate_window=WINDOW)
-    instances = [system, kit(beside=system, instance="host-2")]
-
-    def plan(_message: object) -> BusFault | None:
-        return dice.choice([None, None, BusFault.UNAVAILABLE])
-
-    def trouble() -> None:
-        for operation in ("read_shared", "write_shared", "shared_values"):
-            if dice.random() < 0.3:
-                system.store.fail_next(operation, StoreFault.UNAVAILABLE)
-
-    system.bus.plan = plan
-    is_reported = False
-    for number in range(40):
-        trouble()
-        here = dice.choice(instances)
-        if dice.random() < 0.1:  # the process dies, with what it only remembers
-            instances[instances.index(here)] = kit(beside=system, instance=f"host-{number + 3}")
-        try:
-            await system.run(board(here).report(incident_of(system), f"O-{number}"))
-            is_reported = True
-        except (BusUnavailableError, StoreUnavailableError):
-            pass
-        held_kinds = [json.loads(message.body)["kind"] for message in system.held()]
-        assert ("not-picked-up" in [*alerts_sent(system), *held_kinds]) >= is_reported
-        await system.run(board(here).note())
-        await system.later(dice.choice([1, 30, 200]))
-    system.bus.plan = lambda _message: None
-    for _ in range(4):
-        await system.later(400)
-        for here in instances:
-            await system.run(board(here).note())
-            await system.run(board(here).note())
-        await system.sweep()  # alerts that were held
-    alerts = {alert.id: alert for alert in system.alerts()}
-    ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
-    starts = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
-    assert is_reported
-    assert ends == starts
-    assert len(alerts) < 20

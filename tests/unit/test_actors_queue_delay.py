@@ -8,11 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.messages import JournalWord
-from sas.domain.order import Direction, Dispatched, StepRecord
+from sas.domain.order import Dispatched, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.engine.run_on import CALLS_MAX
-from sas.features.queue_delay import front
 from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
@@ -176,18 +174,6 @@ async def test_a_message_that_only_a_newer_version_understands_excuses_its_order
     assert await system.sweep() == WAITS
 
 
-async def test_a_request_of_an_older_epoch_or_of_another_step_excuses_nothing() -> None:
-    system = await expired(is_taken=True)
-    await system.sweep()
-    await system.step(QUEUES.scheduler)
-    (first,) = system.bus.messages(STOCK)
-    system.agents_die()
-    await system.bus.send([Message(STOCK, "old", first.body.replace(b'"epoch":2', b'"epoch":1'))])
-    await system.bus.send([Message(STOCK, "other", first.body.replace(b'"step":0', b'"step":1'))])
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == {"step failed, undo decided": 1}
-
-
 async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
     system = kit()
     tokens: list[str] = []
@@ -206,17 +192,6 @@ async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
     assert system.state() == "Processed"
 
 
-async def test_a_look_that_is_scheduled_for_much_later_does_not_wait() -> None:
-    system = await expired(is_taken=False)
-    request = system.bus.take(STOCK)
-    assert request is not None
-    later = Message(
-        STOCK, "look/1", request.body, scheduled_at=system.clock.now() + timedelta(hours=1)
-    )
-    await system.bus.send([later])
-    assert await system.sweep() == RESET
-
-
 async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts() -> None:
     system = await expired(is_taken=False)
     for times in range(1, 11):
@@ -225,20 +200,6 @@ async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts()
         await system.later(ALLOWED.total_seconds())
     assert await system.sweep() == RESET
     assert step(system).failure_count == 1
-
-
-async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
-    system = await expired(is_taken=False)
-    await system.sweep()
-    for number in range(40):
-        await system.bus.send([wake_of(f"O-{number}", STOCK)])
-        wait = out(system).complete_by - system.clock.now()
-        await system.later(wait.total_seconds())
-        assert await system.sweep() == WAITS
-        del system.bus.queues[STOCK].waiting[1:]  # another order's is taken
-        await system.later(1)
-    assert out(system).excused <= 3
-    assert step(system).failure_count == 0
 
 
 def much_later(system: Kit, queue: str) -> list[Message]:
@@ -257,20 +218,6 @@ async def test_what_comes_much_later_excuses_one_timeout_until_the_next_read_beg
     assert await system.sweep() == WAITS
     await system.later(ALLOWED.total_seconds())
     assert await system.sweep() == RESET
-
-
-async def test_a_request_behind_what_comes_much_later_waits_as_any_other() -> None:
-    system = await expired(is_taken=False)
-    request = system.bus.take(STOCK)
-    assert request is not None
-    await system.bus.send([*much_later(system, STOCK), replace(request, message_id="again")])
-    for number in range(8):
-        await system.bus.send([wake_of(f"O-{number + 2}", STOCK)])
-        assert await system.sweep() == WAITS
-        wait = out(system).complete_by - system.clock.now()
-        del system.bus.queues[STOCK].waiting[1]  # the younger one is taken
-        await system.later(wait.total_seconds())
-    assert 0 < out(system).excused < 4
 
 
 async def test_a_queue_of_orders_excuses_ten_times_whatever_a_sender_writes() -> None:
@@ -295,24 +242,6 @@ async def test_the_queue_of_a_bound_application_excuses_no_order_of_others() -> 
     assert await system.sweep() == RESET
 
 
-async def test_a_queue_that_is_away_excuses_without_limit() -> None:
-    system = await expired(is_taken=True)
-    break_queue(system, STOCK)
-    for _ in range(30):
-        assert await system.sweep() == AWAY
-        wait = out(system).complete_by - system.clock.now()
-        await system.later(wait.total_seconds())
-    assert (step(system).failure_count, out(system).excused) == (0, 0)
-    break_queue(system)
-    assert await system.sweep() == RESET
-
-
-async def test_so_does_the_queue_where_its_reply_may_wait() -> None:
-    system = await expired(is_taken=True)
-    break_queue(system, QUEUES.scheduler)
-    assert await system.sweep() == AWAY
-
-
 @pytest.mark.parametrize(
     "queue",
     [
@@ -324,31 +253,6 @@ async def test_a_queue_of_other_steps_excuses_nothing(queue: str) -> None:
     system = await expired(is_taken=True)
     break_queue(system, queue)
     assert await system.sweep() == RESET
-
-
-async def test_a_request_that_was_not_received_is_not_excused_by_another_queue_that_moves() -> None:
-    system = await expired(is_taken=False)
-    for number in range(11):
-        await system.bus.send([done(step=1, id=f"r-{number}")])
-        assert await system.sweep() == WAITS if number < 10 else RESET
-        assert system.bus.take(QUEUES.scheduler) is not None
-        await system.later(ALLOWED.total_seconds())
-
-
-async def test_a_request_behind_the_messages_that_were_read_is_excused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(front, "SCAN_MAX", 5)
-    system = await expired(is_taken=True)
-    old = [Message(STOCK, f"m-{number}", b"{}") for number in range(6)]
-    await system.bus.send(old[:4])
-    assert await system.sweep() == RESET  # all of the queue was read
-
-    system = await expired(is_taken=True)
-    system.clock.set(system.clock.now() - ALLOWED)
-    await system.bus.send(old)
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == WAITS
 
 
 @pytest.mark.parametrize("body", [b"x" * 160_000, b""], ids=["bodies", "properties"])
@@ -366,33 +270,6 @@ async def test_a_request_behind_many_large_messages_is_excused_ten_times(body: b
     assert await system.sweep() == RESET
 
 
-async def test_the_root_of_its_chain_excuses_a_step_whose_request_no_queue_ever_held() -> None:
-    """A function runs on from it, or was killed: then it is redelivered, and sends the request."""
-    system = await expired(is_taken=True)
-    await system.bus.send([Message(QUEUES.orders, "m-1", order())])
-    assert await system.sweep() == WAITS
-    system.bus.take(QUEUES.orders)
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == RESET
-
-
-@pytest.mark.parametrize("answered", [True, False])
-async def test_a_request_that_was_answered_is_the_root_of_the_next_step(answered: bool) -> None:
-    system = kit()
-    await system.submit()
-    await system.step(QUEUES.scheduler)
-    (request,) = system.bus.messages(STOCK)
-    await system.step(STOCK)
-    await system.step(QUEUES.scheduler)
-    if not answered:  # it is the request of an older dispatch, and belongs to nobody
-        older = request.body.replace(b'"epoch":1', b'"epoch":0')
-        request = replace(request, body=older)
-    system.bus.take(PAYMENT)
-    await system.later(ALLOWED.total_seconds())
-    await system.bus.send([replace(request, message_id="again")])
-    assert await system.sweep() == (WAITS if answered else RESET)
-
-
 async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -> None:
     """The root is an older request of the same step."""
     system = kit(inline=["stock"])
@@ -405,14 +282,6 @@ async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -
     await system.later(ALLOWED.total_seconds())
     await system.sweep()
     assert (step(system).process_state.value, step(system).failure_count) == ("Compensating", 0)
-
-
-async def test_a_long_queue_of_orders_excuses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root was received before them, so it would be seen."""
-    monkeypatch.setattr(front, "SCAN_MAX", 3)
-    system = await expired(is_taken=True)
-    await system.bus.send([Message(QUEUES.orders, f"m-{n}", order(f"O-{n}")) for n in range(2, 6)])
-    assert await system.sweep() == RESET
 
 
 async def test_a_sweep_reads_each_queue_once() -> None:
@@ -481,35 +350,3 @@ async def test_an_alert_that_cannot_be_sent_changes_no_decision() -> None:
     await system.later(100)
     system.bus.queues[QUEUES.alerts].length_max = 0
     assert await system.sweep() == WAITS
-
-
-async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
-    system = kit()
-    system.agents["payment"].then(RefusedError("declined", "no"))
-    await system.submit()
-    while not (system.requests("stock") and system.requests("stock")[0].direction == "undo"):
-        for queue in (QUEUES.scheduler, PAYMENT, STOCK):
-            undoing = queue == STOCK and system.order().steps[0].direction is Direction.UNDO
-            if system.bus.messages(queue) and not undoing:
-                await system.step(queue)
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == WAITS
-    assert system.words()[-1] is JournalWord.WAITS_IN_QUEUE
-    system.agents_die()
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == {"undo reset": 1}
-
-
-async def test_a_request_behind_many_that_were_put_back_is_excused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(front, "SCAN_MAX", 5)
-    system = await expired(is_taken=True)
-    body = b'{"kind":"wake","format":1,"id":"x","order_id":"O-9"}'
-    properties = {"sas_put_back": "1"}
-    await system.bus.send(
-        [Message(STOCK, f"m-{number}", body, properties=properties) for number in range(6)]
-    )
-    for _ in range(20):
-        assert set(await system.sweep()) <= {"its queue is away"}
-        await system.later(ALLOWED.total_seconds())

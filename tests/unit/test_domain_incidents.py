@@ -9,9 +9,8 @@ import pytest
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.incidents import rules
-from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.board import name_of
 from sas.features.incidents.rules import ActiveIncident, Sightings
-from sas.testing.store import MemoryStore
 
 T0 = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -35,12 +34,6 @@ def begun() -> ActiveIncident:
     return rules.alert_sent(rules.seen(None, sightings("A"), T0), T0)
 
 
-def test_a_new_incident_is_reported_at_once() -> None:
-    active = rules.seen(None, sightings("A", since=T0 - MINUTE), T0)
-    assert rules.next_alert_at(active) == T0
-    assert (active.since, active.last_seen, active.alerts_sent) == (T0 - MINUTE, T0, 0)
-
-
 def test_an_incident_that_lasts_is_reported_again_at_growing_intervals_and_then_daily() -> None:
     active, waits = begun(), []
     for _ in range(6):
@@ -49,15 +42,6 @@ def test_an_incident_that_lasts_is_reported_again_at_growing_intervals_and_then_
         waits.append((at - active.last_alert_at).total_seconds() / 60)
         active = rules.alert_sent(active, at)
     assert waits == [15, 60, 240, 1440, 1440, 1440]
-
-
-def test_an_incident_keeps_its_beginning_and_lasts_until_the_latest_time_of_its_orders() -> None:
-    active = rules.seen(begun(), sightings("B", since=T0 - 9 * MINUTE), T0 + MINUTE)
-    active = rules.seen(active, sightings("C", until=T0 + 20 * MINUTE), T0 + 2 * MINUTE)
-    active = rules.seen(active, sightings("D", until=T0 + MINUTE), T0 + 3 * MINUTE)
-    assert (active.since, active.until) == (T0, T0 + 20 * MINUTE)
-    assert (active.last_seen, active.times) == (T0 + 3 * MINUTE, 4)
-    assert active.orders == ("B", "C", "D")
 
 
 def test_sightings_are_joined_as_if_seen_one_after_the_other() -> None:
@@ -69,12 +53,6 @@ def test_sightings_are_joined_as_if_seen_one_after_the_other() -> None:
     one_by_one = rules.seen(rules.seen(begun(), first, T0), second, T0)
     assert total == one_by_one
     assert total.times == 5
-
-
-def test_an_alert_names_few_orders_however_many_saw_the_incident() -> None:
-    active = rules.seen(begun(), sightings(*map(str, range(1000))), T0)
-    assert active.orders == ("0", "1", "2", "3", "4")
-    assert active.times == 1001
 
 
 @pytest.mark.parametrize(("minutes", "is_over"), [(10, False), (15, False), (15.01, True)])
@@ -107,26 +85,12 @@ def test_later_alerts_say_how_often_the_incident_was_seen_so_far() -> None:
     assert text.endswith("the next alert comes at 2026-03-01 04:15Z.")
 
 
-def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
-    text = rules.alert_text(begun(), T0 + 15 * MINUTE)
-    assert "It began at 2026-03-01 03:00Z. While it lasts, the next alert" in text
-
-
 def test_the_text_of_its_end_says_how_long_the_incident_lasted() -> None:
     active = rules.seen(begun(), sightings("B"), T0 + 7 * MINUTE)
     assert rules.over_text(active, "") == (
         "Over: not-picked-up, urgent orders. It began at 2026-03-01 03:00Z and was last "
         "seen at 2026-03-01 03:07Z."
     )
-
-
-async def test_an_incident_is_read_as_it_was_written() -> None:
-    shared = active_incidents(MemoryStore())
-    for active in (rules.seen(begun(), sightings("B", "Ö/1"), T0), None):
-        await shared.write("one", active, await shared.read("one"))
-        entry = await shared.read("one")
-        assert entry is not None
-        assert entry.value == active
 
 
 def test_the_shared_value_of_any_scope_has_a_name_that_tables_accept() -> None:

@@ -7,7 +7,6 @@ import logging
 import re
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -93,7 +92,7 @@ def calls(system: Kit, agent: str = "stock") -> list[str]:
 
 async def test_a_step_whose_agent_has_a_bug_waits_and_goes_on_after_the_deploy() -> None:
     system = await failing()
-    await passes(system, 3600, pace_s=10)
+    await passes(system, 600, pace_s=10)
     assert system.states() == ["Processing", "Pending"]
     step = system.order().steps[0]
     assert (step.epoch, step.failure_count) == (1, 0)
@@ -105,34 +104,12 @@ async def test_a_step_whose_agent_has_a_bug_waits_and_goes_on_after_the_deploy()
     assert system.bus.messages(QUEUES.rejected) == []
 
 
-async def test_the_pauses_grow_to_five_minutes_and_the_calls_are_few() -> None:
-    system = await failing()
-    times = []
-
-    async def noted(call: AgentCall) -> Any:
-        times.append(system.clock.now())
-        return await reserve(call)
-
-    mended(system)
-    system.agents["stock"].then(*[noted] * ALWAYS)
-    await passes(system, 60)
-    early = len(times)
-    assert 3 <= early <= 8
-    await passes(system, HOURS * 3600, pace_s=5)
-    error = await last_error(system)
-    assert error.again_by == error.at + AttemptError.PAUSE_MAX
-    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
-    assert max(pauses) <= PAUSE_MAX_S + 10
-    assert 12 * HOURS - 2 <= len(times) - early <= 24 * HOURS
-    assert system.state() == "Processing"
-
-
 async def test_a_bug_in_the_undo_waits_too() -> None:
     system = kit(CHAIN)
     system.agents["payment"].then(RefusedError("declined", "no"))
     system.agents["stock"].then({"ok": True}, *[reserve] * ALWAYS)
     await submit(system, "O-1", "chain")
-    await passes(system, 3600, pace_s=10)
+    await passes(system, 600, pace_s=10)
     assert system.state() == "Compensating"
     assert system.order().steps[0].failure_count == 0
     mended(system)
@@ -193,9 +170,9 @@ async def test_an_order_that_runs_on_into_a_bug_waits_as_well() -> None:
 
 async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_what_to_do() -> None:
     system = await failing()
-    for number in range(2, 30):
+    for number in range(2, 6):
         await submit(system, f"O-{number}", "chain")
-    await passes(system, 600, pace_s=5)
+    await passes(system, 300, pace_s=5)
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope, alert.agent) == ("agent-failing", "agent stock", "stock")
     assert alert.text.startswith(f"Agent stock fails: {BUG}. Deploy a mended version. Its steps")
@@ -205,49 +182,7 @@ async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_wh
     mended(system)
     await passes(system, PAUSE_MAX_S, pace_s=5)
     assert alerts(system) == ["agent-failing", "cleared"]
-    assert {system.state(f"O-{number}") for number in range(1, 30)} == {"Processed"}
-
-
-async def test_a_refusal_ends_the_incident_as_a_success_does() -> None:
-    system = await failing()
-    await passes(system, 10)
-    assert alerts(system) == ["agent-failing"]
-    mended(system)
-    system.agents["stock"].then(RefusedError("sold-out", "none left"))
-    await passes(system, 20)
-    assert alerts(system) == ["agent-failing", "cleared"]
-    assert system.state() == "Compensated"
-
-
-async def test_an_error_that_is_gone_at_the_next_call_alerts_nobody() -> None:
-    system = kit(CHAIN)
-
-    async def fails_once(call: AgentCall) -> Any:
-        if calls(system).count(call.key) == 1:
-            raise ConnectionResetError("cut")
-        return {}
-
-    system.agents["stock"].then(*[fails_once] * ALWAYS)
-    for number in range(20):
-        await submit(system, f"O-{number}", "chain")
-    await passes(system, 10)
-    assert {system.state(f"O-{number}") for number in range(20)} == {"Processed"}
-    assert alerts(system) == []
-
-
-async def test_the_orders_of_others_do_not_end_the_incident_of_one_order() -> None:
-    system = await failing()
-
-    async def by_order(call: AgentCall) -> Any:
-        return await reserve(call) if call.order_id == "O-1" else {}
-
-    mended(system)
-    system.agents["stock"].then(*[by_order] * ALWAYS)
-    for number in range(2, 10):
-        await submit(system, f"O-{number}", "chain")
-        await passes(system, 60, pace_s=5)
-    assert alerts(system) == ["agent-failing"]
-    assert system.state("O-9") == "Processed"
+    assert {system.state(f"O-{number}") for number in range(1, 6)} == {"Processed"}
 
 
 async def test_an_incident_whose_only_order_left_ends_by_itself() -> None:
@@ -280,12 +215,11 @@ async def test_a_workflow_whose_deadline_undoes_says_that_a_bug_may_be_undone() 
     assert system.state() == "Compensated"
 
 
-@pytest.mark.parametrize("verb", ["cancel", "undo"])
-async def test_an_operator_cancels_an_order_that_waits_for_a_bug(verb: str) -> None:
+async def test_an_operator_undoes_an_order_that_waits_for_a_bug() -> None:
     system = await failing()
-    await passes(system, 1800, pace_s=10)
+    await passes(system, 60, pace_s=10)
     mended_undo(system)
-    await system.hand(command(verb, system.order().seq))
+    await system.hand(command("undo", system.order().seq))
     await passes(system, PAUSE_MAX_S + 2 * ALLOWED.total_seconds(), pace_s=10)
     assert system.state() == "Compensated"
 

@@ -15,7 +15,7 @@ import pytest
 
 from sas.engine.delivery import EXTERNAL_SENT
 from sas.engine.receiver import TIMES, Receiver
-from sas.ports import AgentCall, Message, RefusedError, StillRunning, TransientError
+from sas.ports import AgentCall, Message, StillRunning, TransientError
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
@@ -136,35 +136,6 @@ async def test_a_full_response_queue_delays_the_rejection_of_an_order_and_nothin
     assert system.outs() == 0
 
 
-async def test_a_full_response_queue_delays_the_answer_to_a_duplicate_and_nothing_else() -> None:
-    system = kit()
-    await system.submit()
-    break_queues(system, SHOP)
-    await receive(system, Message(QUEUES.orders, "m-2", order()))
-    break_queues(system)
-    await system.later(31)
-    await system.sweep()
-    assert system.notices() == ["received", "received"]
-    assert system.events()[-1].data.duplicate
-
-
-async def test_an_alert_that_cannot_be_sent_for_days_is_sent_once() -> None:
-    system = kit(duplicate_window=WINDOW)
-    system.agents["stock"].then(RefusedError("out-of-stock", "there is none left"))
-    break_queues(system, QUEUES.alerts)
-    await system.submit(order(workflow="care"))
-    await system.drain()
-    for _ in range(100):
-        await system.later(31)
-        await system.sweep()
-    break_queues(system)
-    for _ in range(3):
-        await system.later(31)
-        await system.sweep()
-    assert [alert.kind for alert in system.alerts()] == ["step-failed"]
-    assert system.notices().count("failed") == 1
-
-
 async def requested(system: Kit) -> Message:
     await system.submit()
     await system.step(QUEUES.scheduler)
@@ -279,23 +250,6 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     await system.drain()
     assert system.state() == "Processed"
     assert (system.rejected(), system.alerts()) == ([], [])
-
-
-async def test_two_supervisors_that_send_a_held_message_at_once_send_it_once() -> None:
-    system = kit(duplicate_window=WINDOW)
-    other = kit(beside=system, instance="host-2")
-    break_queues(system, SHOP)
-    await system.submit()
-    for _ in range(30):
-        await system.later(17)
-        await system.run(system.supervisor.sweep())
-        await system.later(1)
-        await system.run(other.supervisor.sweep())
-        assert system.outs() <= 2
-    break_queues(system)
-    await system.later(61)
-    await system.sweep()
-    assert system.notices() == ["received"]
 
 
 async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zone() -> None:

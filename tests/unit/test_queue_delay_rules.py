@@ -98,22 +98,6 @@ def test_a_queue_excuses_a_step_by_what_was_read(
     assert rules.waits_since(scan, MINE, SENT) == since
 
 
-@pytest.mark.parametrize(
-    ("scan", "decided"),
-    [
-        (scan(mine=BEFORE), True),
-        (AWAY, True),
-        (scan(mine=T0 + SECOND), False),  # it is put back for a moment: a reply may come first
-        (scan(full=True), False),
-        (scan(), False),
-    ],
-)
-def test_the_queue_of_the_agent_decides_alone_while_it_has_the_request_or_is_away(
-    scan: Scan, decided: bool
-) -> None:
-    assert rules.is_decided(scan, MINE) is decided
-
-
 def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> None:
     assert rules.best_of([None, *Excuse]) is Excuse.WAITS
     assert rules.best_of([Excuse.STUCK, None, Excuse.AWAY]) is Excuse.AWAY
@@ -137,26 +121,6 @@ def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -
     for waited, moves in ((MOVES_WITHIN, True), (MOVES_WITHIN + SECOND, False)):
         last_scan = rules.scan_of([second], moved, T0 + SECOND + waited, full=False)
         assert last_scan.moves is moves
-
-
-def test_a_scan_has_the_oldest_message_of_each_owner_and_not_what_comes_much_later() -> None:
-    messages = [
-        Seen(message_id="m-1", enqueued_at=T0, owner=MINE),
-        Seen(message_id="m-2", enqueued_at=BEFORE, owner=MINE, put_back=True),
-        Seen(message_id="m-3", enqueued_at=T0 + SCHEDULED_MAX, owner=OTHER),
-        Seen(
-            message_id="m-4",
-            enqueued_at=T0 + SCHEDULED_MAX + SECOND,
-            owner=("O-3", None, None),
-        ),
-        Seen(message_id="m-5", enqueued_at=BEFORE, owner=None, put_back=True),
-    ]
-    scan = rules.scan_of(messages, None, T0, full=True)
-    assert scan.oldest == {MINE: BEFORE, OTHER: T0 + SCHEDULED_MAX}
-    assert scan.put_back == {MINE}
-    assert scan.ids == {"m-1", "m-2"}
-    assert scan.last_at == T0
-    assert scan.full
 
 
 @pytest.mark.parametrize(("waiting", "is_long"), [(5, True), (4, False)])
@@ -184,16 +148,3 @@ def test_a_request_was_sent_when_its_step_was_claimed_or_when_its_agent_asked_fo
         ),
     ):
         assert rules.last_send(step, rule) == sent_at + SENT_WITHIN
-
-
-def test_a_message_that_was_put_back_waits_however_late_it_comes() -> None:
-    at = T0 + 5 * SCHEDULED_MAX
-    messages = [Seen(message_id="m-1", enqueued_at=at, owner=MINE, put_back=True)]
-    scan = rules.scan_of(messages, None, T0, full=False)
-    assert rules.excuse_of(scan, MINE) is Excuse.AWAY
-
-
-def test_a_queue_is_away_since_the_first_scan_that_failed() -> None:
-    first = rules.away_scan(scan(mine=BEFORE), T0)
-    assert first.away_since == T0
-    assert rules.away_scan(first, T0 + SECOND).away_since == T0

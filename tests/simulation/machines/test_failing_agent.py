@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, rule
 
 from sas.domain.order import AttemptError
 from sas.engine.receiver import FIRST_DELAY_S
-from sas.ports import AgentCall, HeldError, RefusedError
+from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
 from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, Kit, command, kit, order
 
@@ -26,6 +26,7 @@ BUGS: dict[str, Exception] = {
     "another bug": ZeroDivisionError("by zero"),
     "held": HeldError("deploy a version that reads it"),
 }
+BEHAVIOURS = [*BUGS, *BUGS, "fine", "no", "goes on"]
 
 
 @dataclass
@@ -55,7 +56,7 @@ class FailingAgentMachine(AsyncMachine):
             await self.system.submit(order(order_id), f"m-{order_id}")
             await self.system.step(QUEUES.scheduler)
 
-    @rule(order_id=st.sampled_from(ORDERS), behaviour=st.sampled_from([*BUGS, *BUGS, "fine", "no"]))
+    @rule(order_id=st.sampled_from(ORDERS), behaviour=st.sampled_from(BEHAVIOURS))
     def deploy(self, order_id: str, behaviour: str) -> None:
         """Another version, perhaps with another bug: it meets some orders and others not."""
         self.models[order_id].behaviour = behaviour
@@ -74,7 +75,7 @@ class FailingAgentMachine(AsyncMachine):
         self.system = kit(CHAIN, beside=self.system, instance="host-2")
 
     @rule(
-        times=st.integers(1, 4),
+        times=st.sampled_from([1, 2, 4, 12]),
         late_s=st.sampled_from([0, 1, 20]),
         redelivered=st.booleans(),
     )
@@ -108,6 +109,8 @@ class FailingAgentMachine(AsyncMachine):
         behaviour = "fine" if model.is_done else model.behaviour
         if behaviour in BUGS:
             raise BUGS[behaviour].with_traceback(None)
+        if behaviour == "goes on":
+            return StillRunning(timedelta(seconds=10))
         if behaviour == "no" and verb == "do":
             raise RefusedError("sold-out", "none left")
         return {}
@@ -137,12 +140,13 @@ class FailingAgentMachine(AsyncMachine):
                 self.is_active = True
                 self.alerts.append("agent-failing")
         else:
-            expected = "Processed" if model.behaviour == "fine" else "Compensat"
+            states = {"fine": "Processed", "no": "Compensat", "goes on": "Processing"}
+            expected = states[model.behaviour]
             assert record.process_state.value.startswith(expected)
             if model.failures >= 2 and self.is_active:
                 self.is_active = False
                 self.alerts.append("cleared")
-            model.is_done, model.failures = True, 0
+            model.is_done, model.failures = model.behaviour != "goes on", 0
         if not any(each.is_cancelled for each in self.models.values()):
             assert self.kinds() == self.alerts
 
@@ -160,7 +164,7 @@ class FailingAgentMachine(AsyncMachine):
     async def ends(self) -> None:
         """A deploy mends everything within five minutes, and no incident stays."""
         for model in self.models.values():
-            model.behaviour = "fine" if model.behaviour in BUGS else model.behaviour
+            model.behaviour = "no" if model.behaviour == "no" else "fine"
         for _ in range(16):
             await self.works_once(0, redelivered=False)
             await self.system.sweep()

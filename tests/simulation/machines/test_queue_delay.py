@@ -36,6 +36,10 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 QUEUES = Queues()
 AGENT, SCHEDULER = QUEUES.agent("b"), QUEUES.scheduler
 ALL = (AGENT, AGENT, SCHEDULER, QUEUES.orders, QUEUES.agent("a"))
+ARRIVALS = [
+    *((AGENT, whose) for whose in ("mine", "older", "other", "other")),
+    *((queue, whose) for queue in ALL[2:] for whose in ("mine", "mine", "other")),
+]
 READ_MAX, EXCUSES_MAX, DELAY_MIN = 4, 2, 3 * MINUTE
 ORDER = "order-1"
 
@@ -267,7 +271,7 @@ class QueueDelayMachine(AsyncMachine):
         instance=st.sampled_from([0, 0, 0, 1]),
         course=st.lists(
             st.tuples(
-                st.none() | st.sampled_from(["mine", "other", "other"]),
+                st.none() | st.sampled_from(ARRIVALS),
                 st.sampled_from([None, None, 0, 1, 2]),
                 st.sampled_from([False, False, False, True]),
             ),
@@ -275,17 +279,20 @@ class QueueDelayMachine(AsyncMachine):
             max_size=4,
         ),
     )
-    def expires(self, instance: int, course: list[tuple[str | None, int | None, bool]]) -> None:
+    def expires(
+        self, instance: int, course: list[tuple[tuple[str, str] | None, int | None, bool]]
+    ) -> None:
         """CompleteBy passes, and a sweep looks; between sweeps its queue may move."""
         for arrival, index, is_stale in course:
             if not self.step().dispatched:
                 return
             self.clock.set(max(self.clock.now(), self.step().complete_by))
             self.sweeps(instance, is_stale=is_stale)
-            if arrival:
-                self.arrives(AGENT, arrival, put_back=False, seconds=0)
+            queue, whose = arrival or (AGENT, None)
+            if whose:
+                self.arrives(queue, whose, put_back=False, seconds=0)
             if index is not None:
-                self.leaves(AGENT, index)
+                self.leaves(queue, index)
 
     def sweeps(self, instance: int, *, is_stale: bool = False) -> None:
         excuses, reports, model = self.instances[instance]
