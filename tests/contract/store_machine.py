@@ -81,9 +81,9 @@ class Model:
     def write(self, change: Change) -> None:
         order_id = change.after.order_id
         self.versions += 1
-        kept = self.kept.setdefault(order_id, Kept(order=change.after, version=0))
-        kept.order, kept.version = change.after, self.versions
-        kept.journal.append(change.entry)
+        record = self.kept.setdefault(order_id, Kept(order=change.after, version=0))
+        record.order, record.version = change.after, self.versions
+        record.journal.append(change.entry)
         if change.out_at is not None:
             self.outs.add(OutDue(change.out_at, order_id, change.entry.seq))
 
@@ -92,7 +92,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Seen:
+class OrderView:
     """What an instance has seen of an order; ``version`` None: a token that matches nothing."""
 
     order: Order | None = None
@@ -144,7 +144,7 @@ class StoreMachine(AsyncMachine):
         super().__init__()
         self.model = Model()
         self.ticks = 0
-        self.seen: dict[tuple[str, str], Seen] = {}
+        self.seen: dict[tuple[str, str], OrderView] = {}
         self.last: dict[str, tuple[Change, int | None]] = {}
         self.payloads: dict[str, dict[PayloadRef, bytes]] = {}
         self.held: dict[str, HeldMessage] = {}
@@ -178,7 +178,7 @@ class StoreMachine(AsyncMachine):
     @rule(instance=instances, order_id=order_ids)
     def an_instance_loads(self, instance: str, order_id: str) -> None:
         order = self.run(self.store.load(order_id))
-        self.seen[instance, order_id] = Seen(order, self.model.version(order_id))
+        self.seen[instance, order_id] = OrderView(order, self.model.version(order_id))
 
     @rule(
         instance=instances,
@@ -208,15 +208,15 @@ class StoreMachine(AsyncMachine):
         self, instance: str, order_id: str, choice: int, cause: str | None
     ) -> tuple[Change, int | None]:
         """Return a change of an order as an instance has seen it, and the version of that."""
-        now, seen = self.tick(), self.seen.get((instance, order_id), Seen())
-        if seen.order is None:
-            return self.first(order_id, choice, cause), seen.version
-        if seen.order.rejected and choice % 2:
-            return cases.revived(seen.order, RULES, at=now), seen.version
-        options = list(decisions(seen.order, now, RESULTS[choice % 3]))
+        now, view = self.tick(), self.seen.get((instance, order_id), OrderView())
+        if view.order is None:
+            return self.first(order_id, choice, cause), view.version
+        if view.order.rejected and choice % 2:
+            return cases.revived(view.order, RULES, at=now), view.version
+        options = list(decisions(view.order, now, RESULTS[choice % 3]))
         return cases.changed(
-            seen.order, options[choice % len(options)], cause, at=now
-        ), seen.version
+            view.order, options[choice % len(options)], cause, at=now
+        ), view.version
 
     def first(self, order_id: str, choice: int, cause: str | None) -> Change:
         """Return the first change of an order: mostly a submission, with or without a deadline."""
@@ -267,17 +267,17 @@ class StoreMachine(AsyncMachine):
         if written:
             self.model.write(change)
         if order is not None:
-            kept = self.model.kept[order_id]
-            overtaken = kept.order.seq != change.entry.seq
+            record = self.model.kept[order_id]
+            overtaken = record.order.seq != change.entry.seq
             assert order == change.after
-            self.seen[instance, order_id] = Seen(order, None if overtaken else kept.version)
+            self.seen[instance, order_id] = OrderView(order, None if overtaken else record.version)
 
     @rule(instance=instances, order_id=order_ids)
     def three_commit_at_once(self, instance: str, order_id: str) -> None:
-        seen = self.seen.get((instance, order_id), Seen())
-        if seen.order is None or not self.model.takes(self.raced(seen.order), seen.version):
+        view = self.seen.get((instance, order_id), OrderView())
+        if view.order is None or not self.model.takes(self.raced(view.order), view.version):
             return
-        changes = [self.raced(seen.order) for _ in range(3)]
+        changes = [self.raced(view.order) for _ in range(3)]
         outcomes = self.run(self.at_once(changes))
         assert sorted(outcomes) == [False, False, True], "of several commits one wins"
         self.model.write(changes[outcomes.index(True)])
@@ -297,13 +297,13 @@ class StoreMachine(AsyncMachine):
 
     @rule(order_id=order_ids, number=st.integers(0, 1), text=st.sampled_from(["a", "ü 🛒\n"]))
     def an_agent_keeps_an_error(self, order_id: str, number: int, text: str) -> None:
-        kept = self.model.kept.get(order_id)
-        if kept is not None and kept.order.rejected:
+        record = self.model.kept.get(order_id)
+        if record is not None and record.order.rejected:
             return
         error = cases.attempt_error(text, at=self.tick())
         self.run(self.store.keep_error(order_id, number, error))
-        if kept is not None:
-            kept.errors[number] = error
+        if record is not None:
+            record.errors[number] = error
 
     @rule(order_id=order_ids, size=st.sampled_from([1, 70_000]))
     def a_payload_is_kept(self, order_id: str, size: int) -> None:
@@ -333,15 +333,15 @@ class StoreMachine(AsyncMachine):
         orders: list[Order] = []
         current_ids: set[str] = set()
         for order_id in ids:
-            seen = self.seen.get((instance, order_id), Seen())
-            if seen.order is None:
+            view = self.seen.get((instance, order_id), OrderView())
+            if view.order is None:
                 continue
-            if not seen.order.rejected and seen.order.process_state not in FINISHED:
+            if not view.order.rejected and view.order.process_state not in FINISHED:
                 with pytest.raises(IllegalMoveError):
-                    self.run(self.store.purge(seen.order))
+                    self.run(self.store.purge(view.order))
                 continue
-            orders.append(seen.order)
-            if seen.version == self.model.version(order_id) != 0:
+            orders.append(view.order)
+            if view.version == self.model.version(order_id) != 0:
                 current_ids.add(order_id)
         removed = self.run(self.store.purge(*orders))
         assert removed <= current_ids, "an order that changed is removed"
@@ -414,16 +414,16 @@ class StoreMachine(AsyncMachine):
         due: dict[str, set[Due]] = {shard: set() for shard in store.shards}
         for out in self.model.outs:  # it may outlive its order
             due[shard_of(out.order_id, SHARDS)].add(out)
-        for order_id, kept in self.model.kept.items():
-            due[shard_of(order_id, SHARDS)] |= due_rows(kept.order)
+        for order_id, record in self.model.kept.items():
+            due[shard_of(order_id, SHARDS)] |= due_rows(record.order)
         for shard, expected in due.items():
             rows = await store.due(shard, FAR, 100)
             assert (set(rows), len(rows)) == (expected, len(expected))
             assert [row.at for row in rows] == sorted(row.at for row in rows)
         stopped = sorted(
-            (kept.order.stopped_at, order_id, kept.order)
-            for order_id, kept in self.model.kept.items()
-            if kept.order.stopped_at is not None
+            (record.order.stopped_at, order_id, record.order)
+            for order_id, record in self.model.kept.items()
+            if record.order.stopped_at is not None
         )
         for listed, in_error in (
             (await store.attention(9), True),
@@ -446,15 +446,15 @@ class StoreMachine(AsyncMachine):
         assert await store.shared_values("breaker|") == dict(sorted(self.shared.items()))
 
     async def compared_order(self, order_id: str) -> None:
-        kept, order = self.model.kept.get(order_id), await self.store.load(order_id)
-        assert order == (kept.order if kept else None)
+        record, order = self.model.kept.get(order_id), await self.store.load(order_id)
+        assert order == (record.order if record else None)
         journal = self.model.journal(order_id)
         assert await self.store.journal(order_id) == journal
         for cause in CAUSES[1:]:
             entry = next((entry for entry in journal if entry.cause == cause), None)
             assert await self.store.recorded(order_id, cause or "") == entry
-        if order is not None and kept is not None:
-            errors = [kept.errors.get(step.number) for step in order.steps]
+        if order is not None and record is not None:
+            errors = [record.errors.get(step.number) for step in order.steps]
             assert [step.last_error for step in order.steps] == errors
         for ref, data in self.payloads.get(order_id, {}).items():
             assert await self.store.get_payload(order_id, ref) == data
