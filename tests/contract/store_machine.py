@@ -46,7 +46,7 @@ FAR = NOW + 10**6 * SECOND
 
 
 @dataclass(kw_only=True)
-class Kept:
+class KeptOrder:
     """What the model knows of one stored order."""
 
     order: Order
@@ -55,11 +55,11 @@ class Kept:
     errors: dict[int, AttemptError] = field(default_factory=dict)
 
 
-class Model:
+class StoreModel:
     """What a store has to hold. A version stands for a token."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, KeptOrder] = {}
         self.outs: set[OutDue] = set()
         self.versions = 0
 
@@ -81,7 +81,7 @@ class Model:
     def write(self, change: Change) -> None:
         order_id = change.after.order_id
         self.versions += 1
-        record = self.kept.setdefault(order_id, Kept(order=change.after, version=0))
+        record = self.kept.setdefault(order_id, KeptOrder(order=change.after, version=0))
         record.order, record.version = change.after, self.versions
         record.journal.append(change.entry)
         if change.out_at is not None:
@@ -92,7 +92,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class OrderView:
+class SeenOrder:
     """What an instance has seen of an order; ``version`` None: a token that matches nothing."""
 
     order: Order | None = None
@@ -142,9 +142,9 @@ class StoreMachine(AsyncMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model()
+        self.model = StoreModel()
         self.ticks = 0
-        self.seen: dict[tuple[str, str], OrderView] = {}
+        self.seen: dict[tuple[str, str], SeenOrder] = {}
         self.last: dict[str, tuple[Change, int | None]] = {}
         self.payloads: dict[str, dict[PayloadRef, bytes]] = {}
         self.held: dict[str, HeldMessage] = {}
@@ -178,7 +178,7 @@ class StoreMachine(AsyncMachine):
     @rule(instance=instances, order_id=order_ids)
     def an_instance_loads(self, instance: str, order_id: str) -> None:
         order = self.run(self.store.load(order_id))
-        self.seen[instance, order_id] = OrderView(order, self.model.version(order_id))
+        self.seen[instance, order_id] = SeenOrder(order, self.model.version(order_id))
 
     @rule(
         instance=instances,
@@ -208,7 +208,7 @@ class StoreMachine(AsyncMachine):
         self, instance: str, order_id: str, choice: int, cause: str | None
     ) -> tuple[Change, int | None]:
         """Return a change of an order as an instance has seen it, and the version of that."""
-        now, view = self.tick(), self.seen.get((instance, order_id), OrderView())
+        now, view = self.tick(), self.seen.get((instance, order_id), SeenOrder())
         if view.order is None:
             return self.first(order_id, choice, cause), view.version
         if view.order.rejected and choice % 2:
@@ -270,11 +270,11 @@ class StoreMachine(AsyncMachine):
             record = self.model.kept[order_id]
             overtaken = record.order.seq != change.entry.seq
             assert order == change.after
-            self.seen[instance, order_id] = OrderView(order, None if overtaken else record.version)
+            self.seen[instance, order_id] = SeenOrder(order, None if overtaken else record.version)
 
     @rule(instance=instances, order_id=order_ids)
     def three_commit_at_once(self, instance: str, order_id: str) -> None:
-        view = self.seen.get((instance, order_id), OrderView())
+        view = self.seen.get((instance, order_id), SeenOrder())
         if view.order is None or not self.model.takes(self.raced(view.order), view.version):
             return
         changes = [self.raced(view.order) for _ in range(3)]
@@ -333,7 +333,7 @@ class StoreMachine(AsyncMachine):
         orders: list[Order] = []
         current_ids: set[str] = set()
         for order_id in ids:
-            view = self.seen.get((instance, order_id), OrderView())
+            view = self.seen.get((instance, order_id), SeenOrder())
             if view.order is None:
                 continue
             if not view.order.rejected and view.order.process_state not in FINISHED:
