@@ -6,9 +6,10 @@ from datetime import timedelta
 from itertools import product
 
 from sas.domain.expire import DEPLOY_TIME, REWAKE_MAX, postpone
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Progress, Wake
 from sas.domain.order import Direction, Fault
-from sas.domain.workflow import OnFailure
+from sas.domain.reply import progressed
+from sas.domain.workflow import TIME_ALLOWED_MAX, OnFailure
 from tests.each import each
 from tests.unit.domain_cases import T0, Story, story
 
@@ -91,6 +92,37 @@ def test_a_reply_that_comes_after_the_reset_is_too_late_even_with_its_epoch() ->
 def test_a_reply_that_comes_late_but_before_the_supervisor_looked_still_counts() -> None:
     order = claimed().later(3600)
     assert order.answer(order.reply("a"))
+
+
+# Progress
+
+
+def progress(order: Story, seconds: float, *, note: str = "") -> bool:
+    """Let the agent of the step ask for so many seconds from now."""
+    word = Progress(
+        order_id="order-1",
+        step=0,
+        direction=Direction.DO,
+        epoch=order.step("a").epoch,
+        complete_by=order.now + timedelta(seconds=seconds),
+        note=note,
+    )
+    return order.apply(progressed(order.order, word, order.rules, now=order.now, instance="s"))
+
+
+def test_progress_after_progress_never_takes_time_back_and_keeps_the_last_note() -> None:
+    order = claimed()
+    assert progress(order, 600, note="at stop 3")
+    granted_until = T0 + timedelta(seconds=600)
+    assert progress(order.later(1), 5, note="at stop 4")
+    step = order.step("a")
+    assert (step.complete_by, step.call.called_until) == (granted_until, granted_until)
+    assert progress(order, 700)
+    assert (order.step("a").note, order.messages) == ("at stop 4", ())
+    assert order.step("a").complete_by == order.now + timedelta(seconds=700)
+    assert not progress(order, 5), "there is nothing new in it"
+    assert progress(order, 10**7)
+    assert order.step("a").complete_by == order.now + TIME_ALLOWED_MAX
 
 
 # Failure
