@@ -13,14 +13,13 @@ import random
 from collections import Counter
 from contextlib import ExitStack, aclosing, suppress
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from sas.client import FollowError, NewOrder, OrdersClient, SubmitError
 from sas.codec.external import Notification
 from tests.client_link_kit import LOCK_S, FakeBus, Stored, VirtualLoop, client_of, notification
-from tests.simulation.machines.kit import AsyncMachine
+from tests.simulation.machines.kit import AsyncMachine, sequences
 
 ORDERS = st.sampled_from(["A", "B"])
 FOLLOWED = st.sampled_from([("A",), ("B",), ("A", "B"), None])
@@ -340,5 +339,4 @@ class ClientLinksMachine(AsyncMachine):
         super().teardown()
 
 
-TestClientLinks = ClientLinksMachine.TestCase
-TestClientLinks.settings = settings(max_examples=50, stateful_step_count=40)
+TestClientLinks = sequences(ClientLinksMachine, examples=50, steps=40)
