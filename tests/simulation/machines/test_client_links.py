@@ -329,11 +329,11 @@ class ClientLinksMachine(AsyncMachine):
         """Nothing is lost: a last loop gets all that is left."""
         self.pass_time(40.0)
         self.restart()
-        left = {stored.number for stored in self.bus.messages.values() if stored.event}
+        numbers = {stored.number for stored in self.bus.messages.values() if stored.event}
         self.follow(None)
         self.pass_time(40.0)
-        assert {stored.number for stored in self.bus.completed} >= left
-        assert len({event.id for event in self.readers[-1].events}) == len(left)
+        assert {stored.number for stored in self.bus.completed} >= numbers
+        assert len({event.id for event in self.readers[-1].events}) == len(numbers)
         self.run(self.client.close())
         self._patches.close()
         super().teardown()
