@@ -48,9 +48,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-def notification(order_id: str, notice: str, number: int = 1, **data: Any) -> Notification:
+def notification(
+    order_id: str, notice: str, number: int | None = None, **data: Any
+) -> Notification:
+    """Return a notification of an order; ``data`` are members of its data."""
+    event_id = f"{order_id}/{notice}" if number is None else f"{order_id}/{notice}/{number}"
     return Notification(
-        id=f"{order_id}/{notice}/{number}",
+        id=event_id,
         source="/sas",
         type=f"sas.order.{notice}.v1",
         subject=order_id,

@@ -11,20 +11,13 @@ from azure.servicebus.aio import ServiceBusClient
 from devstack.servicebus import Broker
 from sas.client import NewOrder
 from sas.codec import external
-from sas.codec.external import Notification, NotificationData
+from tests import client_link_kit
 
 REPLIES = "responses-web-shop"
 
 
 def notification(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
-    event = Notification(
-        id=f"{order_id}/{notice}",
-        source="/sas",
-        type=f"sas.order.{notice}.v1",
-        subject=order_id,
-        time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
-    )
+    event = client_link_kit.notification(order_id, notice, **data)
     return ServiceBusMessage(external.encode(event))
 
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
 from sas.client import OrdersClient
-from sas.codec.external import Notification, NotificationData
 from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -225,21 +223,6 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ServiceUnavailableError(str(StoreUnavailableError("the table: you have no right.")))
 
     monkeypatch.setattr(systems, "open_store", refused_store)
-
-
-_NUMBER = count(1)
-
-
-def notification(order_id: str, notice: str, **data: Any) -> Notification:
-    """Return a notification of an order; ``data`` are members of its data."""
-    return Notification(
-        id=f"{order_id}/{next(_NUMBER)}",
-        source="/sas",
-        type=f"sas.order.{notice}.v1",
-        subject=order_id,
-        time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
-    )
 
 
 class SubmitsAtOnce(OrdersClient):

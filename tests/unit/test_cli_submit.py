@@ -20,7 +20,8 @@ from sas.client import FollowError, NewOrder
 from sas.codec.external import Error, Notification, decode_notification
 from sas.operate.errors import ServiceUnavailableError, UsageError
 from sas.operate.submissions import Defaults, InputError, InputItem, read_items
-from tests.unit.cli_kit import SAGAS, SubmitsAtOnce, notification
+from tests.client_link_kit import notification
+from tests.unit.cli_kit import SAGAS, SubmitsAtOnce
 
 # -- What it prints ---------------------------------------------------------------------------
 

@@ -17,19 +17,13 @@ from sas.client.inbox import (
     Inbox,
     Unsettled,
 )
-from sas.codec.external import Notification, NotificationData
+from sas.codec.external import Notification
+from tests.client_link_kit import notification
 
 
 def event(order_id: str, notice: str, **members: Any) -> Notification:
     subject = members.pop("subject", order_id)
-    return Notification(
-        id=f"{order_id}/{notice}",
-        source="/sas",
-        type=f"sas.order.{notice}.v1",
-        subject=subject,
-        time="2026-03-01T12:00:00.000000Z",
-        data=NotificationData(order_id=order_id, **({"state": "Processing"} | members)),
-    )
+    return msgspec.structs.replace(notification(order_id, notice, **members), subject=subject)
 
 
 class Desk:

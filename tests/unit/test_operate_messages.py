@@ -160,6 +160,21 @@ def test_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) ->
     }
 
 
+def test_a_submission_before_the_rejection_repairs_nothing(night: Night) -> None:
+    night.submit("A-1")
+    reject(night, reason="dead-lettered")
+    (row,) = listed(night, "rejected").rows
+    assert (row.state, row.over) == ("Processed", "")
+
+
+def test_a_rejected_message_stands_for_the_alert_about_it(night: Night) -> None:
+    reject(night)
+    alert(night, "rejected/0/alert", kind="rejected", order_id="A-1")
+    answer = listed(night, "alerts", "rejected")
+    assert len(answer.rows) == 2
+    assert [group.newest.what for group in answer.groups] == ["rejected order"]
+
+
 def test_the_alerts_of_an_incident_are_over_when_it_is_cleared(night: Night) -> None:
     alert(night, "first", scope="payment", kind="breaker-open")
     night.later(900)

@@ -27,7 +27,7 @@ from sas.operate.submissions import (
     read_ahead,
     read_items,
 )
-from tests.unit.cli_kit import notification
+from tests.client_link_kit import notification
 
 # -- The input --------------------------------------------------------------------------------
 

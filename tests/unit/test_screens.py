@@ -14,8 +14,9 @@ from sas.cli.main import verbs
 from sas.codec.external import Notification
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
+from tests.client_link_kit import notification
 from tests.unit.actors_kit import keep_breaker, order
-from tests.unit.cli_kit import Night, SubmitsAtOnce, notification
+from tests.unit.cli_kit import Night, SubmitsAtOnce
 from tests.unit.screens_kit import check_screen
 
 Scene = Callable[[Night], None]

@@ -13,14 +13,13 @@ import random
 from collections import Counter
 from contextlib import ExitStack, aclosing, suppress
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from sas.client import FollowError, NewOrder, OrdersClient, SubmitError
 from sas.codec.external import Notification
 from tests.client_link_kit import LOCK_S, FakeBus, Stored, VirtualLoop, client_of, notification
-from tests.simulation.machines.kit import AsyncMachine
+from tests.simulation.machines.kit import AsyncMachine, sequences
 
 ORDERS = st.sampled_from(["A", "B"])
 FOLLOWED = st.sampled_from([("A",), ("B",), ("A", "B"), None])
@@ -330,15 +329,14 @@ class ClientLinksMachine(AsyncMachine):
         """Nothing is lost: a last loop gets all that is left."""
         self.pass_time(40.0)
         self.restart()
-        left = {stored.number for stored in self.bus.messages.values() if stored.event}
+        numbers = {stored.number for stored in self.bus.messages.values() if stored.event}
         self.follow(None)
         self.pass_time(40.0)
-        assert {stored.number for stored in self.bus.completed} >= left
-        assert len({event.id for event in self.readers[-1].events}) == len(left)
+        assert {stored.number for stored in self.bus.completed} >= numbers
+        assert len({event.id for event in self.readers[-1].events}) == len(numbers)
         self.run(self.client.close())
         self._patches.close()
         super().teardown()
 
 
-TestClientLinks = ClientLinksMachine.TestCase
-TestClientLinks.settings = settings(max_examples=50, stateful_step_count=40)
+TestClientLinks = sequences(ClientLinksMachine, examples=50, steps=40)
