@@ -253,6 +253,7 @@ class QueueMachine(BrokerMachine[QueueModel]):
             case _:
                 letter.state = "deferred" if verb == "defer" else letter.state
                 self.model.put_back(letter, self.now, counts=verb == "abandon")
+        self.a_listener_has_what_it_can_take()
 
     def _refusal_of(self, work: Callable[[], None]) -> str:
         with pytest.raises(BrokerError) as refusal:
