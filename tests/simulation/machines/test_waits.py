@@ -245,11 +245,12 @@ class Waits(AsyncMachine):
             return
         at, request, message = self.requests.pop(-1 - age % len(self.requests))
         self.time_passes(at - self.now)
-        model, now, calls = self.model, self.now, list[AgentCall]()
+        model, now, calls, older = self.model, self.now, list[AgentCall](), set[str]()
         is_current = model.is_out and request.epoch == model.epoch
 
         async def answers(call: AgentCall) -> Any:
             if call.key != request.idempotency_key:
+                older.add(call.key)
                 return None  # an older generation is undone first
             calls.append(call)
             return self.worked(call, request, work)
@@ -259,6 +260,7 @@ class Waits(AsyncMachine):
         agent.then(*[answers] * (1 + request.generation))
         self.run(self.system.hand(message))
         self.collect()
+        assert not calls or len(older) == request.generation
         if is_current and calls:
             assert now < (calls[0].complete_by - START).total_seconds() <= model.until
             assert not model.awaits, "no call goes out while a callback is awaited"
@@ -384,4 +386,4 @@ class Waits(AsyncMachine):
         ] * self.too_late
 
 
-TestWaits = sequences(Waits, examples=80, steps=30)
+TestWaits = sequences(Waits, examples=120, steps=30)
