@@ -120,23 +120,6 @@ async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried
     assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
-async def test_a_cancelled_step_is_given_no_more_time_and_undone_when_it_is_up() -> None:
-    system = await dispatched(StillRunning(HOUR), StillRunning(HOUR))
-    await system.drain()
-    await system.hand(command("cancel", system.order().seq))
-    await system.later(3600)
-    await system.drain()  # it is looked at, asks for an hour more, and is not given it
-    assert system.order().steps[0].complete_by == START + HOUR + ALLOWED
-    await system.later(40)
-    assert await system.sweep() == {"cancelled step ended": 1}
-    await system.drain()
-    assert system.state() == "Compensated"
-    calls = looked(system)
-    await system.later(3600)
-    await system.drain()
-    assert looked(system) == calls
-
-
 async def test_often_looked_at_it_asks_for_time_only_when_little_is_left() -> None:
     system = await dispatched(*[StillRunning(timedelta(seconds=1), "going")] * 120, {"ok": 1})
     await system.drain()

@@ -57,7 +57,7 @@ class LeaseModel:
     steps: list[StepModel] = field(default_factory=list)
     dispatches: set[tuple[int, str, int]] = field(default_factory=set)
     causes: set[str] = field(default_factory=set)
-    told: int = 0
+    notices: int = 0
     alerted: int = 0
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class LeaseModel:
         step = self.steps[number]
         step.undo_failed = step.state == "Compensating"
         step.ends("Error")
-        self.told += 1
+        self.notices += 1
         undoes = not step.undo_failed and self.workflow.on_failure is OnFailure.UNDO
         if undoes:
             self._undo(*range(len(self.steps)))

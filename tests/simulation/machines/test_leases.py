@@ -374,7 +374,7 @@ class Leases(AsyncMachine):
         notices = {(event.id, external.notice_of(event.type)) for event in self.hosts[0].events()}
         kinds = Counter(kind for _, kind in notices)
         failures = Counter(kind for kind, _ in {(a.kind, a.id) for a in self.hosts[0].alerts()})
-        assert kinds["failed"] == self.model.told
+        assert kinds["failed"] == self.model.notices
         assert failures["step-failed"] + failures["undo-failed"] == self.model.alerted
         assert kinds["undone"] == (self.model.steps[0].state == "Compensated")
         assert kinds["completed"] <= 1

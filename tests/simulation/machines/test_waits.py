@@ -28,7 +28,7 @@ from tests.unit.callbacks_kit import post
 STOCK = QUEUES.agent("stock")
 ALLOWED_S = ALLOWED.total_seconds()
 FAILURES_MAX = 1
-CHECK_AFTER_S, AWAITS_S, EXPIRES_S = 40, 100, 600
+CHECK_AFTER_S, AWAITS_S, EXPIRES_S = 40, 20, 600
 
 
 @dataclass(kw_only=True)
@@ -147,12 +147,13 @@ WORK = st.sampled_from(("still", "still", "await", "await", "await", "done", "re
 VERBS = st.sampled_from(("resubmit", "resubmit", "edit", "edit", "undo", "callback"))
 LIFE = st.one_of(
     happens("an_agent_works", AGES, WORK),
+    happens("an_agent_works", st.just(1), WORK),
     happens("a_callback_is_posted", AGES, ANSWERS),
     happens("a_callback_is_read", AGES),
     happens("a_callback_comes", AGES, ANSWERS),
     happens("a_callback_comes", AGES, ANSWERS),
     happens("an_operator_acts", VERBS),
-    happens("an_operator_acts", st.just("resubmit")),
+    happens("an_operator_acts", st.sampled_from(("resubmit", "edit"))),
     happens("time_passes", st.sampled_from((5, 5, 20, 300))),
     happens("its_time_is_over", st.booleans()),
     happens("a_scheduler_wakes"),
@@ -244,11 +245,12 @@ class Waits(AsyncMachine):
             return
         at, request, message = self.requests.pop(-1 - age % len(self.requests))
         self.time_passes(at - self.now)
-        model, now, calls = self.model, self.now, list[AgentCall]()
+        model, now, calls, older = self.model, self.now, list[AgentCall](), set[str]()
         is_current = model.is_out and request.epoch == model.epoch
 
         async def answers(call: AgentCall) -> Any:
             if call.key != request.idempotency_key:
+                older.add(call.key)
                 return None  # an older generation is undone first
             calls.append(call)
             return self.worked(call, request, work)
@@ -258,6 +260,7 @@ class Waits(AsyncMachine):
         agent.then(*[answers] * (1 + request.generation))
         self.run(self.system.hand(message))
         self.collect()
+        assert not calls or len(older) == request.generation
         if is_current and calls:
             assert now < (calls[0].complete_by - START).total_seconds() <= model.until
             assert not model.awaits, "no call goes out while a callback is awaited"
@@ -383,4 +386,4 @@ class Waits(AsyncMachine):
         ] * self.too_late
 
 
-TestWaits = sequences(Waits, examples=60, steps=30)
+TestWaits = sequences(Waits, examples=120, steps=30)
