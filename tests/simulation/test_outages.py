@@ -19,7 +19,7 @@ from sas.codec.external import RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.order import OrderState
 from sas.domain.queues import lane
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message
 from sas.testing.bus import Queued
@@ -160,21 +160,6 @@ def workflow(name: str, agent: str, seconds: float, failures_max: int = 2) -> Wo
     time = timedelta(seconds=seconds)
     step = Step("only", agent=agent, time_allowed=time, undo=Undo(time), failures_max=failures_max)
     return Workflow(name, version=1, steps=(step,), on_failure=OnFailure.HOLD)
-
-
-async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
-    definitions = Workflows([workflow("slow", "payment", 60.0)])
-    system = build(1, Faults(seconds_max=30.0), definitions=definitions, clocks_apart=(0.0, 0.0))
-    for number in range(150):
-        system.submit(f"O-{number}", "slow")
-    try:
-        await system.world.run(system.at_rest, hours_max=2)
-        check_end(system)
-    finally:
-        await system.close()
-    assert set(system.states().values()) == {OrderState.PROCESSED}
-    steps = [step for stored in system.store.orders.values() for step in stored.order.steps]
-    assert [step for step in steps if step.epoch > 1] == []
 
 
 @pytest.mark.parametrize("with_host", [False, True])

@@ -11,13 +11,12 @@ import pytest
 from sas.domain.order import Dispatched, StepRecord
 from sas.domain.queues import Queues, lane
 from sas.engine.run_on import CALLS_MAX
-from sas.ports import AgentCall, AwaitCallback, BusUnavailableError, Message, Peeked, RefusedError
+from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
 from sas.testing.world import CrashError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
     Kit,
-    called_back,
     command,
     done,
     kit,
@@ -81,16 +80,6 @@ async def test_a_step_whose_request_was_taken_is_counted() -> None:
     system = await expired(is_taken=True)
     assert await system.sweep() == RESET
     assert step(system).failure_count == 1
-
-
-async def test_a_request_that_only_a_newer_version_understands_waits_too() -> None:
-    system = await expired(is_taken=False)
-    request = system.bus.take(STOCK)
-    assert request is not None
-    newer = request.body.replace(b'"format":1', b'"format":2')
-    system.bus._enqueue(Message(STOCK, request.message_id, newer))
-    assert await system.sweep() == WAITS
-    assert (step(system).failure_count, step(system).epoch) == (0, 1)
 
 
 async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again() -> None:
@@ -172,24 +161,6 @@ async def test_a_message_that_only_a_newer_version_understands_excuses_its_order
         [replace(done(), body=b'{"kind":"x","format":9,"order_id":"O-1","more":{}}')]
     )
     assert await system.sweep() == WAITS
-
-
-async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
-    system = kit()
-    tokens: list[str] = []
-
-    async def awaited(call: AgentCall) -> AwaitCallback:
-        tokens.append(call.callback(ALLOWED * 2).token)
-        return AwaitCallback(ALLOWED)
-
-    system.agents["stock"].then(awaited)
-    await system.submit()
-    await system.drain()
-    await system.bus.send([called_back(tokens[0])])
-    await system.later(ALLOWED.total_seconds())
-    assert await system.sweep() == WAITS
-    await system.drain()
-    assert system.state() == "Processed"
 
 
 async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts() -> None:

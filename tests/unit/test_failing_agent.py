@@ -152,19 +152,6 @@ async def test_no_delivery_is_used_up_inline_or_not_and_in_a_redelivery(
     assert system.bus.messages(QUEUES.rejected) == []
 
 
-async def test_an_order_that_runs_on_into_a_bug_waits_as_well() -> None:
-    system = kit(CHAIN, inline=AGENTS)
-    system.agents["stock"].then(*[reserve] * 3)
-    await system.submit()
-    wake = system.bus.take(QUEUES.scheduler)
-    assert wake is not None
-    await system.receive(wake)
-    assert calls(system) == ["O-1/reserve"]
-    assert system.bus.messages(STOCK) == []  # it comes later
-    await passes(system, 60)
-    assert system.state() == "Processed"
-
-
 # The incident
 
 
@@ -204,15 +191,6 @@ async def test_a_store_that_is_away_costs_only_the_alert_of_one_call() -> None:
 
 
 # What ends the wait otherwise
-
-
-async def test_a_workflow_whose_deadline_undoes_says_that_a_bug_may_be_undone() -> None:
-    system = await failing(replace(CHAIN, deadline=timedelta(minutes=20)))
-    await passes(system, 1100, pace_s=10)
-    assert system.state() == "Processing"
-    mended_undo(system)
-    await passes(system, 120 + PAUSE_MAX_S + 2 * ALLOWED.total_seconds(), pace_s=10)
-    assert system.state() == "Compensated"
 
 
 async def test_an_operator_undoes_an_order_that_waits_for_a_bug() -> None:

@@ -172,17 +172,6 @@ async def test_a_reply_that_may_not_be_sent_burns_no_delivery() -> None:
     assert system.state() == "Processed"
 
 
-async def test_a_request_that_made_no_call_before_the_outage_is_not_marked_as_called() -> None:
-    system = kit()
-    message = await requested(system)
-    system.store.plan = lambda _what, _key: StoreFault.UNAVAILABLE  # the circuit cannot be read
-    await receive(system, message)
-    entries = system.bus.queues[STOCK].waiting
-    if entries:
-        assert "sas_call_state" not in entries[0].message.properties
-    assert len(system.agents["stock"].calls) <= 1
-
-
 def long(message: Message, system: Kit, hours: float) -> Message:
     """Return a request whose step may take this long."""
     import msgspec  # noqa: PLC0415

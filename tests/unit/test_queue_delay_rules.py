@@ -10,7 +10,11 @@ import pytest
 from sas.domain.expire import Excuse
 from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoStatus
 from sas.features.queue_delay import rules
+from sas.features.queue_delay.front import FORGOTTEN_AFTER, QueueFront
 from sas.features.queue_delay.rules import MOVES_WITHIN, SCHEDULED_MAX, SENT_WITHIN, Scan, Seen
+from sas.ports import BusUnavailableError, Message
+from sas.testing.bus import MemoryBus
+from sas.testing.clock import VirtualClock
 from tests.unit.domain_cases import SECOND, SHAPES, T0, workflow_of
 
 MINE, OTHER = ("O-1", 0, 1), ("O-2", 0, 1)
@@ -131,6 +135,7 @@ def test_a_queue_is_long_if_half_of_what_was_read_waits(waiting: int, is_long: b
         for n in range(10)
     ]
     assert rules.scan_of(messages, None, T0, full=True).is_long is is_long
+    assert rules.is_short(rules.scan_of(messages, None, T0, full=True), 60 * SECOND) is not is_long
     assert not rules.scan_of(messages, None, T0, full=False).is_long
 
 
@@ -148,3 +153,24 @@ def test_a_request_was_sent_when_its_step_was_claimed_or_when_its_agent_asked_fo
         ),
     ):
         assert rules.last_send(step, rule) == sent_at + SENT_WITHIN
+
+
+async def test_a_read_begins_in_front_again_after_an_hour_and_after_one_that_failed() -> None:
+    clock = VirtualClock()
+    bus = MemoryBus(clock)
+    bus.declare("q")
+    later = clock.now() + timedelta(days=1)
+    await bus.send([Message("q", "later", b"{}", scheduled_at=later), Message("q", "now", b"{}")])
+    queue_front = QueueFront(bus, clock)
+
+    async def ids() -> list[str]:
+        return [message.message_id for message in await queue_front.read("q")]
+
+    assert [await ids(), await ids()] == [["later", "now"], ["now"]]
+    bus.cut("q")
+    with pytest.raises(BusUnavailableError):
+        await ids()
+    bus.mend("q")
+    assert [await ids(), await ids()] == [["later", "now"], ["now"]]
+    clock.set(clock.now() + FORGOTTEN_AFTER)
+    assert await ids() == ["later", "now"]
