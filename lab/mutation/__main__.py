@@ -30,11 +30,15 @@ from lab.mutation.hunt import (
     CODE,
     LAYERS,
     ROOT,
+    FILES_FIRST,
+    FILES_THEN,
     Bench,
+    digest,
     MadeMutant,
     MeasuredTest,
     forked,
     hunted_at_import,
+    nearest,
 )
 
 GOAL = 0.95
@@ -44,13 +48,13 @@ PRELOADED = ("aiohttp.web", "azure.data.tables.aio", "azure.servicebus.aio", "ms
 
 def made(paths: Sequence[str]) -> list[MadeMutant]:
     """Return all mutants of some files."""
-    python = BUILD / "bin" / "python"
-    target = BUILD / f"mutants-{os.getpid()}.json"
     maker = Path(__file__).with_name("make.py")
-    subprocess.run([python, maker, target, *paths], cwd=ROOT, check=True)
-    mutants = [MadeMutant(**mutant) for mutant in json.loads(target.read_text())]
-    target.unlink()
-    return mutants
+    target = BUILD / f"mutants-{digest([maker, *(ROOT / path for path in paths)])}.json"
+    if not target.exists():
+        new = target.with_suffix(".new")
+        subprocess.run([BUILD / "bin" / "python", maker, new, *paths], cwd=ROOT, check=True)
+        new.rename(target)
+    return [MadeMutant(**mutant) for mutant in json.loads(target.read_text())]
 
 
 class Report:
@@ -122,10 +126,19 @@ def hunt(mutants: Sequence[MadeMutant], jobs: int) -> float:
             for number, tests in map(json.loads, stream)
         ]
     os.waitpid(pid, 0)
-    works = [partial(hunted_at_import, mutants[number], tests) for number, tests in rest]
-    for place, finder in forked(works, jobs):
-        number, tests = rest[place]
-        report.add(number, finder, len(tests))
+    for files_max in (FILES_FIRST, FILES_THEN):
+        works = [
+            partial(hunted_at_import, mutants[number], nearest(tests, files_max))
+            for number, tests in rest
+        ]
+        survivors = []
+        for place, finder in forked(works, jobs):
+            number, tests = rest[place]
+            if finder or files_max > FILES_FIRST:
+                report.add(number, finder, len(tests))
+            else:
+                survivors.append(rest[place])
+        rest = survivors
     return report.summary()
 
 

@@ -10,6 +10,7 @@ that is left out: these two are here. Left out as noise, because no test should 
 
 - texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
+- None in place of an argument or of what is assigned: strict types find it;
 - a number of ten or more that is one greater (a limit of 101 for 100, 31 seconds for 30).
 """
 
@@ -27,6 +28,7 @@ from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionP
 from mutmut.mutation.mutators import (
     mutation_operators,
     operator_arg_removal,
+    operator_assignment,
     operator_if_exp,
     operator_number,
     operator_string,
@@ -44,10 +46,10 @@ def without(node: cst.BaseSmallStatement) -> Iterable[cst.CSTNode]:
 
 
 def arguments(node: cst.Call) -> Iterable[cst.Call]:
-    """Leave an argument out, or make it None; but for texts."""
-    kept = [argument for argument in node.args if not is_text(argument.value)]
+    """Leave an argument out; but for texts, and for what types find anyway: None in its place."""
     for mutated in operator_arg_removal(node):
-        if all(any(argument is other for other in mutated.args) for argument in node.args if argument not in kept):
+        lost = [argument for argument in node.args if argument not in mutated.args]
+        if len(mutated.args) < len(node.args) and not any(is_text(one.value) for one in lost):
             yield mutated
 
 
@@ -57,9 +59,13 @@ def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
         yield from operator_number(node)
 
 
-REPLACED = {operator_string: None, operator_arg_removal: arguments, operator_number: number}
+REPLACED = {operator_arg_removal: arguments, operator_number: number}
 OPERATORS: list[tuple[Any, Any]] = [
-    *((kind, REPLACED.get(make, make)) for kind, make in mutation_operators if make is not operator_string),
+    *(
+        (kind, REPLACED.get(operator, operator))
+        for kind, operator in mutation_operators
+        if operator not in {operator_string, operator_assignment}
+    ),
     (cst.If | cst.CompIf, operator_if_exp),
     (cst.Expr | cst.Raise | cst.Return, without),
 ]
@@ -172,9 +178,9 @@ def shown(before: str, old: str, new: str, after: str) -> str:
     parts = [olds[:head], olds[head : len(olds) - tail], olds[len(olds) - tail :]]
     left, removed, right = map("".join, parts)
     added = "".join(news[head : len(news) - tail])
-    left = line(before.rpartition("\n")[2] + left)[-AROUND:].lstrip()
-    right = line(right + after.partition("\n")[0].partition("  #")[0])[:AROUND].rstrip()
-    return f"{left}[-{line(removed)}-]{{+{line(added)}+}}{right}"
+    left = (line(before.rpartition("\n")[2]) + left)[-AROUND:].lstrip()
+    right = (right + line(after.partition("\n")[0].partition("  #")[0]))[:AROUND].rstrip()
+    return f"{left}[-{removed}-]{{+{added}+}}{right}"
 
 
 def line(text: str) -> str:
@@ -184,7 +190,7 @@ def line(text: str) -> str:
 
 def tokens(text: str) -> list[str]:
     """Return the words, signs and blanks of some code."""
-    return re.findall(r"\w+|\s+|[^\w\s]", text)
+    return re.findall(r"\w+|[^\w\s]| ", line(text))
 
 
 def common(left: Sequence[str], right: Sequence[str]) -> int:
