@@ -28,14 +28,14 @@ from typing import TextIO
 from lab.mutation.hunt import (
     BUILD,
     CODE,
-    LAYERS,
-    ROOT,
     FILES_FIRST,
     FILES_THEN,
+    LAYERS,
+    ROOT,
     Bench,
-    digest,
     MadeMutant,
     MeasuredTest,
+    digest,
     forked,
     hunted_at_import,
     nearest,
@@ -43,7 +43,13 @@ from lab.mutation.hunt import (
 
 GOAL = 0.95
 EQUIVALENTS = Path(__file__).with_name("equivalents.txt")
-PRELOADED = ("aiohttp.web", "azure.data.tables.aio", "azure.servicebus.aio", "msgspec", "rich.console")
+PRELOADED = (
+    "aiohttp.web",
+    "azure.data.tables.aio",
+    "azure.servicebus.aio",
+    "msgspec",
+    "rich.console",
+)
 
 
 def made(paths: Sequence[str]) -> list[MadeMutant]:
@@ -102,7 +108,9 @@ class Report:
                 diff = difflib.unified_diff(old, mutant.source().splitlines(), n=0, lineterm="")
                 print("\n".join([*diff][3:]))
         found = sum(kills.values()) - kills.pop("", 0)
-        print(f"\nfound first by: {', '.join(f'{layer} {count}' for layer, count in kills.items())}")
+        print(
+            f"\nfound first by: {', '.join(f'{layer} {count}' for layer, count in kills.items())}"
+        )
         print(f"{found} of {len(results)} were found, {found / len(results):.1%}")
         return found / len(results)
 
@@ -183,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     rest = [mutant for mutant in mutants if mutant.key not in equivalents]
     size = arguments.sample or (len(rest) if arguments.only else 200)
     print(f"{len(mutants)} mutants, {len(mutants) - len(rest)} of them equivalent; {size} drawn")
-    sample = random.Random(arguments.seed).sample(rest, min(size, len(rest)))  # noqa: S311
+    sample = random.Random(arguments.seed).sample(rest, min(size, len(rest)))
     return 0 if hunt(sample, arguments.jobs) >= GOAL else 1
 
 

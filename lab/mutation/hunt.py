@@ -341,7 +341,9 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
     found = ["import"]
 
     def run(items: list[pytest.Item]) -> None:
-        chosen = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+        chosen = sorted(
+            (item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid]
+        )
         found[0] = loop.first_failing(chosen, {test.name: test for test in tests})
 
     def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:

@@ -5,8 +5,8 @@ The first argument is a JSON file to write, the others are files of Python. The 
 the place of ``length`` bytes. ``function`` is the outermost function that the change is in, None
 for what runs when the module is imported. ``change`` shows what changes, on one line.
 
-mutmut has no operator for a condition of ``if`` that is always true or false, nor for a statement
-that is left out: these two are here. Left out as noise, because no test should find it:
+mutmut has no operator for a condition of ``if`` that is always true or false, nor for a statement,
+an operand or an element that is left out: these are here. Left out as noise, because no test should find it:
 
 - texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
@@ -53,6 +53,19 @@ def arguments(node: cst.Call) -> Iterable[cst.Call]:
             yield mutated
 
 
+def operands(node: cst.BooleanOperation) -> Iterable[cst.CSTNode]:
+    """Leave one side of ``and`` and ``or`` out."""
+    yield node.left
+    yield node.right
+
+
+def elements(node: cst.Tuple | cst.List | cst.Set) -> Iterable[cst.CSTNode]:
+    """Leave an element out."""
+    for place in range(len(node.elements) if len(node.elements) > 1 else 0):
+        if not is_text(node.elements[place].value):
+            yield node.with_changes(elements=[*node.elements[:place], *node.elements[place + 1 :]])
+
+
 def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
     """Make a small number one greater."""
     if isinstance(node, cst.Integer | cst.Float) and node.evaluated_value < 10:
@@ -67,7 +80,9 @@ OPERATORS: list[tuple[Any, Any]] = [
         if operator not in {operator_string, operator_assignment}
     ),
     (cst.If | cst.CompIf, operator_if_exp),
-    (cst.Expr | cst.Raise | cst.Return, without),
+    (cst.BooleanOperation, operands),
+    (cst.Tuple | cst.List | cst.Set, elements),
+    (cst.Expr | cst.Raise | cst.Return | cst.AugAssign, without),
 ]
 
 
@@ -83,22 +98,23 @@ def is_text(node: cst.CSTNode) -> bool:
 
 def is_noise(node: cst.CSTNode) -> bool:
     """Whether nothing in a node is worth a mutant."""
+    noise = False
     match node:
         case cst.Annotation() | cst.Decorator() | cst.Import() | cst.ImportFrom():
-            return True
+            noise = True
         case cst.Expr(value=cst.BaseString() | cst.Ellipsis()):
-            return True
+            noise = True
         case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value=name)))):
-            return name in LOGGERS
+            noise = name in LOGGERS
         case cst.If(test=cst.Name(value="TYPE_CHECKING")):
-            return True
+            noise = True
         case cst.FunctionDef(name=cst.Name(value="__repr__" | "__str__")):
-            return True
+            noise = True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))]):
-            return name in LOGGERS | {"__all__"}
+            noise = name in LOGGERS | {"__all__"}
         case cst.Call(func=cst.Name(value=name)):
-            return name in {"len", "isinstance", "cast", "TypeVar", "NewType"}  # as mutmut does
-    return is_text(node)
+            noise = name in {"len", "isinstance", "cast", "TypeVar", "NewType"}  # as mutmut does
+    return noise or is_text(node)
 
 
 class Maker(cst.CSTVisitor):
@@ -126,7 +142,9 @@ class Maker(cst.CSTVisitor):
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
         """Leave the scope of a node."""
-        if isinstance(original_node, cst.FunctionDef | cst.ClassDef) and not is_noise(original_node):
+        if isinstance(original_node, cst.FunctionDef | cst.ClassDef) and not is_noise(
+            original_node
+        ):
             self._names.pop()
 
     def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
@@ -196,7 +214,8 @@ def tokens(text: str) -> list[str]:
 def common(left: Sequence[str], right: Sequence[str]) -> int:
     """Return how many tokens two texts begin with."""
     pairs = zip(left, right, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
+    different = (at for at, (one, other) in enumerate(pairs) if one != other)
+    return next(different, min(len(left), len(right)))
 
 
 def main(target: str, paths: Sequence[str]) -> None:
