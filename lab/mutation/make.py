@@ -6,7 +6,8 @@ the place of ``length`` bytes. ``function`` is the outermost function that the c
 for what runs when the module is imported. ``change`` shows what changes, on one line.
 
 mutmut has no operator for a condition of ``if`` that is always true or false, nor for a statement,
-an operand or an element that is left out: these are here. Left out as noise, because no test should find it:
+an operand or an element that is left out: these are here. No mutants, because no test should find
+them:
 
 - texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
