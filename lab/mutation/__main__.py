@@ -55,12 +55,19 @@ PRELOADED = (
 def made(paths: Sequence[str]) -> list[MadeMutant]:
     """Return all mutants of some files."""
     maker = Path(__file__).with_name("make.py")
-    target = BUILD / f"mutants-{digest([maker, *(ROOT / path for path in paths)])}.json"
-    if not target.exists():
-        new = target.with_suffix(".new")
-        subprocess.run([BUILD / "bin" / "python", maker, new, *paths], cwd=ROOT, check=True)
-        new.rename(target)
-    return [MadeMutant(**mutant) for mutant in json.loads(target.read_text())]
+    folder = BUILD / "mutants"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {path: folder / f"{digest([maker, ROOT / path])}.json" for path in paths}
+    if missing := [path for path, file in files.items() if not file.exists()]:
+        new = BUILD / "mutants.json"
+        subprocess.run([BUILD / "bin" / "python", maker, new, *missing], cwd=ROOT, check=True)
+        made_of: dict[str, list[object]] = {path: [] for path in missing}
+        for mutant in json.loads(new.read_text()):
+            made_of[mutant["path"]].append(mutant)
+        for path, several in made_of.items():
+            files[path].write_text(json.dumps(several))
+    texts = [file.read_text() for file in files.values()]
+    return [MadeMutant(**mutant) for text in texts for mutant in json.loads(text)]
 
 
 class Report:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -286,7 +286,7 @@ class Bench:
                 )
             )
             tests = [*{test.name: test for test in [*tests, *others]}.values()]
-        spent_s: Counter[int] = Counter()
+        spent_s: dict[int, float] = defaultdict(float)
         chosen = []
         for test in tests:
             spent_s[test.layer] += test.cpu_s
@@ -352,7 +352,7 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
         return as_it_was(loader, name)
 
     as_it_was = importlib.machinery.SourceFileLoader.get_code
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
     limit(30)
     loop = Loop(run)
     loop.collect(sorted({test.file for test in tests}))
