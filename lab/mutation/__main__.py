@@ -28,29 +28,46 @@ from typing import TextIO
 from lab.mutation.hunt import (
     BUILD,
     CODE,
+    FILES_FIRST,
+    FILES_THEN,
     LAYERS,
     ROOT,
     Bench,
     MadeMutant,
     MeasuredTest,
+    digest,
     forked,
     hunted_at_import,
+    nearest,
 )
 
 GOAL = 0.95
 EQUIVALENTS = Path(__file__).with_name("equivalents.txt")
-PRELOADED = ("aiohttp.web", "azure.data.tables.aio", "azure.servicebus.aio", "msgspec", "rich.console")
+PRELOADED = (
+    "aiohttp.web",
+    "azure.data.tables.aio",
+    "azure.servicebus.aio",
+    "msgspec",
+    "rich.console",
+)
 
 
 def made(paths: Sequence[str]) -> list[MadeMutant]:
     """Return all mutants of some files."""
-    python = BUILD / "bin" / "python"
-    target = BUILD / f"mutants-{os.getpid()}.json"
     maker = Path(__file__).with_name("make.py")
-    subprocess.run([python, maker, target, *paths], cwd=ROOT, check=True)
-    mutants = [MadeMutant(**mutant) for mutant in json.loads(target.read_text())]
-    target.unlink()
-    return mutants
+    folder = BUILD / "mutants"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {path: folder / f"{digest([maker, ROOT / path])}.json" for path in paths}
+    if missing := [path for path, file in files.items() if not file.exists()]:
+        new = BUILD / "mutants.json"
+        subprocess.run([BUILD / "bin" / "python", maker, new, *missing], cwd=ROOT, check=True)
+        made_of: dict[str, list[object]] = {path: [] for path in missing}
+        for mutant in json.loads(new.read_text()):
+            made_of[mutant["path"]].append(mutant)
+        for path, several in made_of.items():
+            files[path].write_text(json.dumps(several))
+    texts = [file.read_text() for file in files.values()]
+    return [MadeMutant(**mutant) for text in texts for mutant in json.loads(text)]
 
 
 class Report:
@@ -98,7 +115,9 @@ class Report:
                 diff = difflib.unified_diff(old, mutant.source().splitlines(), n=0, lineterm="")
                 print("\n".join([*diff][3:]))
         found = sum(kills.values()) - kills.pop("", 0)
-        print(f"\nfound first by: {', '.join(f'{layer} {count}' for layer, count in kills.items())}")
+        print(
+            f"\nfound first by: {', '.join(f'{layer} {count}' for layer, count in kills.items())}"
+        )
         print(f"{found} of {len(results)} were found, {found / len(results):.1%}")
         return found / len(results)
 
@@ -122,10 +141,19 @@ def hunt(mutants: Sequence[MadeMutant], jobs: int) -> float:
             for number, tests in map(json.loads, stream)
         ]
     os.waitpid(pid, 0)
-    works = [partial(hunted_at_import, mutants[number], tests) for number, tests in rest]
-    for place, finder in forked(works, jobs):
-        number, tests = rest[place]
-        report.add(number, finder, len(tests))
+    for files_max in (FILES_FIRST, FILES_THEN):
+        works = [
+            partial(hunted_at_import, mutants[number], nearest(tests, files_max))
+            for number, tests in rest
+        ]
+        survivors = []
+        for place, finder in forked(works, jobs):
+            number, tests = rest[place]
+            if finder or files_max > FILES_FIRST:
+                report.add(number, finder, len(tests))
+            else:
+                survivors.append(rest[place])
+        rest = survivors
     return report.summary()
 
 
@@ -170,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     rest = [mutant for mutant in mutants if mutant.key not in equivalents]
     size = arguments.sample or (len(rest) if arguments.only else 200)
     print(f"{len(mutants)} mutants, {len(mutants) - len(rest)} of them equivalent; {size} drawn")
-    sample = random.Random(arguments.seed).sample(rest, min(size, len(rest)))  # noqa: S311
+    sample = random.Random(arguments.seed).sample(rest, min(size, len(rest)))
     return 0 if hunt(sample, arguments.jobs) >= GOAL else 1
 
 

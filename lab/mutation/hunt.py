@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutation"
 LAYERS = ("tests/unit", "tests/contract", "tests/simulation")
 CODE = ("sas/domain", "sas/engine", "sas/actors", "sas/features")
-CPU_MAX_S = 60
-"""The tests of a mutant are cut where their CPU time, without the mutant, is longer."""
+CPU_MAX_S = 10
+"""The tests of a mutant in each layer are cut where they took longer without it, in CPU time."""
+FILES_FIRST, FILES_THEN = 4, 40
+"""So many of the nearest files look for what runs at import: their imports take long."""
 _monitoring: Any = vars(sys)["monitoring"]  # Python 3.12 and newer
 _TOOL = 4
 
@@ -70,6 +72,11 @@ class MeasuredTest:
     name: str
     cpu_s: float
     lines: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The path of its file."""
+        return self.name.partition("::")[0]
 
     @property
     def layer(self) -> int:
@@ -201,7 +208,7 @@ class Bench:
         self._then(self)
 
     def _measure(self, files: dict[str, list[pytest.Item]]) -> None:
-        base = _digest(
+        base = digest(
             sorted(
                 path
                 for top in ("sas", "orders", "samples", "tests")
@@ -209,7 +216,7 @@ class Bench:
                 if not path.name.startswith("test_")
             )
         )
-        names = {file: BUILD / "tests" / f"{_digest([ROOT / file])}-{base}.json" for file in files}
+        names = {file: BUILD / "tests" / f"{digest([ROOT / file])}-{base}.json" for file in files}
         missing = [file for file in files if not names[file].exists()]
         (BUILD / "tests").mkdir(parents=True, exist_ok=True)
         works = [lambda file=file: self._measured(files[file], names[file]) for file in missing]
@@ -254,28 +261,38 @@ class Bench:
         return f"{len(failing)} FAIL without a mutant: {failing[:3]}" if failing else ""
 
     def covering(self, mutant: MadeMutant) -> list[MeasuredTest]:
-        """Return the tests that may find a mutant, the nearest and shortest first."""
+        """Return the tests that may find a mutant, the nearest and shortest first.
+
+        At import a mutant may change what its users do. Their tests come last; first of these are
+        files that import its module themselves, then those that touch most lines of users.
+        """
         tests = [
             test for test in self.tests.values() if mutant.line in test.lines.get(mutant.path, ())
         ]
         tests.sort(key=lambda test: (test.layer, test.cpu_s))
         if self.is_at_import(mutant):
-            module = mutant.path.removesuffix(".py").replace("/", ".")
-            users = {mutant.path} | {
-                str(path.relative_to(ROOT))
-                for top in CODE
-                for path in (ROOT / top).rglob("*.py")
-                if re.search(rf"^from {re.escape(module)} import", path.read_text(), re.MULTILINE)
-            }
-            others = [test for test in self.tests.values() if users & test.lines.keys()]
-            others.sort(key=lambda test: (test.layer, mutant.path not in test.lines, test.cpu_s))
+            users = {mutant.path, *_users(mutant.path)}
+            others = [test for test in self.tests.values() if users & {test.file, *test.lines}]
+            touched: dict[str, set[tuple[str, int]]] = defaultdict(set)
+            for test in others:
+                for path in users & test.lines.keys():
+                    touched[test.file] |= {(path, line) for line in test.lines[path]}
+            others.sort(
+                key=lambda test: (
+                    test.layer,
+                    test.file not in users,
+                    -len(touched[test.file]),
+                    test.cpu_s,
+                )
+            )
             tests = [*{test.name: test for test in [*tests, *others]}.values()]
-        cpu_s = 0.0
-        for count, test in enumerate(tests):
-            cpu_s += test.cpu_s
-            if cpu_s > CPU_MAX_S:
-                return tests[:count]
-        return tests
+        spent_s: dict[int, float] = defaultdict(float)
+        chosen = []
+        for test in tests:
+            spent_s[test.layer] += test.cpu_s
+            if spent_s[test.layer] <= CPU_MAX_S:
+                chosen.append(test)
+        return chosen
 
     def is_at_import(self, mutant: MadeMutant) -> bool:
         """Whether a mutant runs while modules are imported."""
@@ -309,6 +326,12 @@ class Bench:
         return self._loop.first_failing([self._items[test.name] for test in tests], self.tests)
 
 
+def nearest(tests: Sequence[MeasuredTest], files_max: int) -> list[MeasuredTest]:
+    """Return the tests of the first files alone."""
+    files = [*dict.fromkeys(test.file for test in tests)][:files_max]
+    return [test for test in tests if test.file in files]
+
+
 def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
     """Import a mutant, and return the test that finds it; empty if none does.
 
@@ -318,7 +341,9 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
     found = ["import"]
 
     def run(items: list[pytest.Item]) -> None:
-        chosen = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+        chosen = sorted(
+            (item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid]
+        )
         found[0] = loop.first_failing(chosen, {test.name: test for test in tests})
 
     def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
@@ -327,11 +352,18 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
         return as_it_was(loader, name)
 
     as_it_was = importlib.machinery.SourceFileLoader.get_code
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
     limit(30)
     loop = Loop(run)
-    loop.collect(sorted({test.name.partition("::")[0] for test in tests}))
+    loop.collect(sorted({test.file for test in tests}))
     return found[0]
+
+
+def _users(path: str) -> list[str]:
+    module = path.removesuffix(".py").replace("/", ".")
+    files = [file for top in (*CODE, "tests") for file in (ROOT / top).rglob("*.py")]
+    line = re.compile(rf"^from {re.escape(module)} import", re.MULTILINE)
+    return [str(file.relative_to(ROOT)) for file in files if line.search(file.read_text())]
 
 
 def _path(code: CodeType) -> str:
@@ -347,7 +379,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _digest(paths: Sequence[Path]) -> str:
+def digest(paths: Sequence[Path]) -> str:
+    """Return what changes with the content of files."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())

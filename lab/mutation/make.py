@@ -5,14 +5,17 @@ The first argument is a JSON file to write, the others are files of Python. The 
 the place of ``length`` bytes. ``function`` is the outermost function that the change is in, None
 for what runs when the module is imported. ``change`` shows what changes, on one line.
 
-mutmut has no operator for a condition of ``if`` that is always true or false, nor for a statement
-that is left out: these two are here. Left out as noise, because no test should find it:
+mutmut has no operator for a condition of ``if`` that is always true or false, nor for a statement,
+an operand or an element that is left out: these are here. No mutants, because no test should find
+them:
 
 - texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
+- None in place of an argument or of what is assigned: strict types find it;
 - a number of ten or more that is one greater (a limit of 101 for 100, 31 seconds for 30).
 """
 
+# mypy: disable-error-code="import-not-found, misc"
 from __future__ import annotations
 
 import json
@@ -27,6 +30,7 @@ from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionP
 from mutmut.mutation.mutators import (
     mutation_operators,
     operator_arg_removal,
+    operator_assignment,
     operator_if_exp,
     operator_number,
     operator_string,
@@ -44,11 +48,24 @@ def without(node: cst.BaseSmallStatement) -> Iterable[cst.CSTNode]:
 
 
 def arguments(node: cst.Call) -> Iterable[cst.Call]:
-    """Leave an argument out, or make it None; but for texts."""
-    kept = [argument for argument in node.args if not is_text(argument.value)]
+    """Leave an argument out; but for texts, and for what types find anyway: None in its place."""
     for mutated in operator_arg_removal(node):
-        if all(any(argument is other for other in mutated.args) for argument in node.args if argument not in kept):
+        lost = [argument for argument in node.args if argument not in mutated.args]
+        if len(mutated.args) < len(node.args) and not any(is_text(one.value) for one in lost):
             yield mutated
+
+
+def operands(node: cst.BooleanOperation) -> Iterable[cst.CSTNode]:
+    """Leave one side of ``and`` and ``or`` out."""
+    yield node.left
+    yield node.right
+
+
+def elements(node: cst.Tuple | cst.List | cst.Set) -> Iterable[cst.CSTNode]:
+    """Leave an element out."""
+    for place in range(len(node.elements) if len(node.elements) > 1 else 0):
+        if not is_text(node.elements[place].value):
+            yield node.with_changes(elements=[*node.elements[:place], *node.elements[place + 1 :]])
 
 
 def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
@@ -57,11 +74,17 @@ def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
         yield from operator_number(node)
 
 
-REPLACED = {operator_string: None, operator_arg_removal: arguments, operator_number: number}
+REPLACED = {operator_arg_removal: arguments, operator_number: number}
 OPERATORS: list[tuple[Any, Any]] = [
-    *((kind, REPLACED.get(make, make)) for kind, make in mutation_operators if make is not operator_string),
+    *(
+        (kind, REPLACED.get(operator, operator))
+        for kind, operator in mutation_operators
+        if operator not in {operator_string, operator_assignment}
+    ),
     (cst.If | cst.CompIf, operator_if_exp),
-    (cst.Expr | cst.Raise | cst.Return, without),
+    (cst.BooleanOperation, operands),
+    (cst.Tuple | cst.List | cst.Set, elements),
+    (cst.Expr | cst.Raise | cst.Return | cst.AugAssign, without),
 ]
 
 
@@ -77,22 +100,23 @@ def is_text(node: cst.CSTNode) -> bool:
 
 def is_noise(node: cst.CSTNode) -> bool:
     """Whether nothing in a node is worth a mutant."""
+    noise = False
     match node:
         case cst.Annotation() | cst.Decorator() | cst.Import() | cst.ImportFrom():
-            return True
+            noise = True
         case cst.Expr(value=cst.BaseString() | cst.Ellipsis()):
-            return True
+            noise = True
         case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value=name)))):
-            return name in LOGGERS
+            noise = name in LOGGERS
         case cst.If(test=cst.Name(value="TYPE_CHECKING")):
-            return True
+            noise = True
         case cst.FunctionDef(name=cst.Name(value="__repr__" | "__str__")):
-            return True
+            noise = True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))]):
-            return name in LOGGERS | {"__all__"}
+            noise = name in LOGGERS | {"__all__"}
         case cst.Call(func=cst.Name(value=name)):
-            return name in {"len", "isinstance", "cast", "TypeVar", "NewType"}  # as mutmut does
-    return is_text(node)
+            noise = name in {"len", "isinstance", "cast", "TypeVar", "NewType"}  # as mutmut does
+    return noise or is_text(node)
 
 
 class Maker(cst.CSTVisitor):
@@ -120,7 +144,9 @@ class Maker(cst.CSTVisitor):
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
         """Leave the scope of a node."""
-        if isinstance(original_node, cst.FunctionDef | cst.ClassDef) and not is_noise(original_node):
+        if isinstance(original_node, cst.FunctionDef | cst.ClassDef) and not is_noise(
+            original_node
+        ):
             self._names.pop()
 
     def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
@@ -135,7 +161,7 @@ class Maker(cst.CSTVisitor):
 
     def _add(self, node: cst.CSTNode, mutated: cst.CSTNode) -> None:
         if isinstance(node, cst.If | cst.CompIf | cst.IfExp):
-            node, mutated = node.test, mutated.test  # type: ignore[attr-defined]
+            node, mutated = node.test, mutated.test
         line = self.get_metadata(PositionProvider, node).start.line
         if isinstance(node, cst.Match):  # blocks have no text of their own: the whole file
             changed = self._module.deep_replace(node, mutated)
@@ -172,9 +198,9 @@ def shown(before: str, old: str, new: str, after: str) -> str:
     parts = [olds[:head], olds[head : len(olds) - tail], olds[len(olds) - tail :]]
     left, removed, right = map("".join, parts)
     added = "".join(news[head : len(news) - tail])
-    left = line(before.rpartition("\n")[2] + left)[-AROUND:].lstrip()
-    right = line(right + after.partition("\n")[0].partition("  #")[0])[:AROUND].rstrip()
-    return f"{left}[-{line(removed)}-]{{+{line(added)}+}}{right}"
+    left = (line(before.rpartition("\n")[2]) + left)[-AROUND:].lstrip()
+    right = (right + line(after.partition("\n")[0].partition("  #")[0]))[:AROUND].rstrip()
+    return f"{left}[-{removed}-]{{+{added}+}}{right}"
 
 
 def line(text: str) -> str:
@@ -184,13 +210,14 @@ def line(text: str) -> str:
 
 def tokens(text: str) -> list[str]:
     """Return the words, signs and blanks of some code."""
-    return re.findall(r"\w+|\s+|[^\w\s]", text)
+    return re.findall(r"\w+|[^\w\s]| ", line(text))
 
 
 def common(left: Sequence[str], right: Sequence[str]) -> int:
     """Return how many tokens two texts begin with."""
     pairs = zip(left, right, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
+    different = (at for at, (one, other) in enumerate(pairs) if one != other)
+    return next(different, min(len(left), len(right)))
 
 
 def main(target: str, paths: Sequence[str]) -> None:

@@ -46,44 +46,6 @@ async def test_an_order_asks_for_what_the_code_asks_for(
     )
 
 
-def test_a_lone_order_waits_for_each_function_in_turn() -> None:
-    lone = {name: simulate(design, LONE, orders=500) for name, design in DESIGNS.items()}
-    assert (lone[DEFAULT].starts, lone[INLINE].starts) == (4, 1)
-    for result in lone.values():
-        assert result.p50_s == pytest.approx(35 * result.starts, rel=0.1)
-
-
-def test_at_a_steady_rate_no_order_waits_and_no_instance_is_billed_twice() -> None:
-    orders_a_second = 1_000_000 / 86_400
-    for design in DESIGNS.values():
-        result = simulate(design, 1_000_000, orders=1_000)
-        functions = len({function for function, _ in design})
-        assert result.starts == 0
-        assert result.p99_s < 1
-        assert result.billed_s * orders_a_second < functions * 1.05
-        assert result.billed_s <= result.apart_s
-
-
-def test_a_lone_order_is_billed_a_second_for_each_execution() -> None:
-    for design in DESIGNS.values():
-        result = simulate(design, LONE, orders=100)
-        assert result.billed_s == result.apart_s == len(design)
-
-
-def test_an_instance_that_is_always_ready_takes_the_wait_away() -> None:
-    for design in (DESIGNS[DEFAULT], DESIGNS[INLINE]):
-        result = simulate(design, LONE, always_ready=1, orders=100)
-        assert result.starts == 0
-        assert result.p99_s < 1
-
-
-def test_the_same_seed_gives_the_same_result() -> None:
-    first, second, other = (
-        simulate(DESIGNS[DEFAULT], 10_000, orders=500, seed=seed) for seed in (7, 7, 8)
-    )
-    assert first == second != other
-
-
 def test_the_bill_adds_up() -> None:
     """By hand: 100,000 orders a day of four executions, each billed as two seconds."""
     parts = bill(simulate(DESIGNS[DEFAULT], LONE, orders=100), 100_000, 8.0)

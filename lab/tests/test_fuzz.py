@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from collections.abc import Iterator
 
 import pytest
 
-from lab.fuzz import mutation
 from lab.fuzz.__main__ import main
 from lab.fuzz.run import Fuzz, doors
-from sas.codec.internal import WakeMessage
-from sas.codec.strict import MalformedError, convert
 from sas.features.queue_delay.excuses import _owner as owner_of
 
 
@@ -46,28 +42,6 @@ def test_every_one_of_10000_other_inputs_is_accepted_or_refused_with_a_clear_err
     assert exit_code == 0, capsys.readouterr().out
 
 
-def test_a_seed_draws_the_same_inputs_again(fuzz: Fuzz) -> None:
-    other = Fuzz(1)
-    drawn = [fuzz.drawn(number) for number in range(300)]
-    again = [other.drawn(number) for number in range(300)]
-    assert repr(drawn) == repr(again)  # a NaN does not equal itself
-    assert len({door for door, _ in drawn}) == len(doors())
-
-
-def test_most_inputs_differ_from_the_valid_one_they_are_made_of() -> None:
-    valid = {"format": 1, "id": "m", "kind": "wake", "order_id": "O-1", "seq": 4}
-    rng = random.Random(3)
-    bodies = [mutation.body_of(valid, rng) for _ in range(500)]
-    refused = 0
-    for body in bodies:
-        try:
-            convert(body, WakeMessage)
-        except MalformedError:
-            refused += 1
-    assert len(set(bodies)) > 300
-    assert 100 < refused < 490
-
-
 def test_an_undocumented_exception_is_found(fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(text: bytes) -> object:
         value = json.loads(text)
@@ -88,19 +62,6 @@ def test_a_message_that_is_dropped_is_found(fuzz: Fuzz, monkeypatch: pytest.Monk
     monkeypatch.setattr("sas.engine.rejections.Rejections.put_aside", dropped)
     problem = fuzz.tried("queue scheduler", {"queue": "scheduler", "body": b"{"})
     assert problem == "it must be kept, and it is late"
-
-
-def test_a_row_of_another_order_that_changes_is_found(
-    fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wake of one order acts on another one, because its id is read wrongly."""
-    body = b'{"format":1,"kind":"command","id":"w","order_id":"O-asked","verb":"cancel","by":"ann"}'
-    parts = {"queue": "scheduler", "body": body}
-    assert fuzz.tried("queue scheduler", parts) is None
-    monkeypatch.setattr("lab.fuzz.messages._named", lambda _parts: set())
-    assert fuzz.tried("queue scheduler", parts) == (
-        "rows of O-asked changed, and the input does not name it"
-    )
 
 
 @pytest.mark.parametrize("body", [b'{"reason":' + b"[" * 100_000, b'{"reason":"\xff"}'])
@@ -128,12 +89,3 @@ def test_a_request_with_more_time_than_any_step_may_have_is_put_aside(fuzz: Fuzz
 @pytest.mark.parametrize("body", [b'{"kind":' + b"[" * 100_000, b'{"kind":"\xff"}', b"{"])
 def test_a_message_that_cannot_be_read_belongs_to_no_order(body: bytes) -> None:
     assert owner_of(body) is None
-
-
-def test_one_input_is_printed_with_its_door_and_what_became_of_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--seed", "1", "--input", "4"]) == 0
-    output = capsys.readouterr().out
-    assert "input 4 of seed 1, door " in output
-    assert "1 inputs of seed 1: 0 went wrong" in output
