@@ -73,6 +73,19 @@ async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) 
     assert [order.order_id for order in listed] == sorted(neighbours(3))[:2]
 
 
+async def test_an_order_that_was_changed_meanwhile_is_left_alone(store: StateStore) -> None:
+    order = await finished(store)
+    changed = await store.commit(cases.fenced(order, "dead-letters:m-1"))  # listed as before
+    assert not await store.purge(order)
+    assert await loaded(store, "order-1") == changed
+    assert await store.recorded("order-1", "dead-letters:m-1") is not None
+    touched = await store.commit(cases.undone(changed, ONE))
+    for past in (order, changed):
+        assert not await store.purge(past)
+    assert await loaded(store, "order-1") == touched
+    assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4, 5]
+
+
 async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(
     store: StateStore,
 ) -> None:
