@@ -159,7 +159,6 @@ COMMANDS = [
     "workflows draw --app samples.claim.claim",
     "workflows schema --app samples.claim.claim",
     "sim --app samples.claim.claim --seeds 2 --jobs 1",
-    "sim --app samples.claim.claim --seed 3",
     "new my-orders",
 ]
 WORKFLOWS = kit(CARE).business.workflows
