@@ -77,7 +77,7 @@ class Effect(Enum):
     END_AS_REFUSED = "end-as-refused"
 
 
-class Refusal(Enum):
+class CommandRefusal(Enum):
     """Why a command is not possible (the first five), or was not carried out.
 
     ``WAITING``: it has no result yet, and may still be carried out.
@@ -141,7 +141,7 @@ class OrderAct(Record, frozen=True, kw_only=True):
     row: int | None = None
     what: str = ""
     failed_again: bool = False
-    refusal: Refusal | None = None
+    refusal: CommandRefusal | None = None
     problem: str = ""
 
 
@@ -227,7 +227,7 @@ def unread(unreadable: Mapping[str, str], intent: Intent) -> list[OrderAct]:
         OrderAct(
             order_id=order_id,
             verb=intent.verb,
-            refusal=Refusal.UNREADABLE,
+            refusal=CommandRefusal.UNREADABLE,
             problem=f"it cannot be read: {why}",
         )
         for order_id, why in unreadable.items()
@@ -278,22 +278,25 @@ def _command_for(order: Order, intent: Intent) -> Intent:
     return intent
 
 
-def _refusal(order: Order, intent: Intent, verb: Verb) -> tuple[Refusal, str]:
+def _refusal(order: Order, intent: Intent, verb: Verb) -> tuple[CommandRefusal, str]:
     """Return why the scheduler's ``verb`` is not possible for an order, also in words."""
     if order.rejected:
-        return Refusal.REJECTED, "it was rejected, and no step began: submit it again"
+        return CommandRefusal.REJECTED, "it was rejected, and no step began: submit it again"
     states = {step.name: step.process_state.value for step in order.steps}
     if intent.step is not None and intent.step not in states:
-        return Refusal.NO_SUCH_STEP, f"it has no step {intent.step!r}, only {', '.join(states)}"
+        return (
+            CommandRefusal.NO_SUCH_STEP,
+            f"it has no step {intent.step!r}, only {', '.join(states)}",
+        )
     in_error = order.process_state is OrderState.ERROR and verb is not Verb.CALLBACK
     if intent.step is not None and in_error:
         state = states[intent.step]
         problem = f"the step must be in Error, and {intent.step} is {state}"
-        return Refusal.STEP_NOT_IN_ERROR, problem
+        return CommandRefusal.STEP_NOT_IN_ERROR, problem
     reason = why_not(order, verb)
     if intent.verb is Verb.UNDO and verb is Verb.CANCEL and can_undo(order):
         reason += ", and waits for the calls that run (--now does not wait for them)"
-    return Refusal.WRONG_STATE, reason
+    return CommandRefusal.WRONG_STATE, reason
 
 
 def _effect(order: Order, intent: Intent) -> Effect | None:
@@ -475,7 +478,7 @@ class ActRun:
             if act.carried_out is None:
                 self._note(
                     act,
-                    refusal=Refusal.WAITING,
+                    refusal=CommandRefusal.WAITING,
                     problem=f"not carried out within {wait_s:g} s: check that the function app "
                     f"runs, and look on operator-alerts for refused/{act.command}; it may still be "
                     "carried out later",
@@ -510,7 +513,7 @@ class ActRun:
     async def _look_in_journal(self, act: OrderAct, order: Order | None) -> OrderAct:
         if order is None:
             problem = f"not carried out: {GONE}."
-            return self._refused(act, Refusal.GONE, problem, process_state="gone")
+            return self._refused(act, CommandRefusal.GONE, problem, process_state="gone")
         if order.seq != act.seq:  # 1. a command that was carried out has changed it
             cause = cause_of(self._queues.scheduler, act.command)
             entry = await self._store.recorded(act.order_id, cause)
@@ -518,12 +521,15 @@ class ActRun:
                 return self._note(act, carried_out=True, row=entry.seq, what=str(entry.what))
             if entry is not None:
                 problem = "the command was dead-lettered: see operator-alerts and the app's log"
-                return self._refused(act, Refusal.DEAD_LETTERED, problem, row=entry.seq)
-        refusal = Refusal.REFUSED
+                return self._refused(act, CommandRefusal.DEAD_LETTERED, problem, row=entry.seq)
+        refusal = CommandRefusal.REFUSED
         if act.any_seq or order.seq == act.seq:  # 2. 4.
             reason = await CommandAnswers(self._store).reason(act.command)
         else:  # 3.
-            refusal, reason = Refusal.CHANGED, await what_changed(self._store, order, act.seq)
+            refusal, reason = (
+                CommandRefusal.CHANGED,
+                await what_changed(self._store, order, act.seq),
+            )
         if not reason:
             return act
         state = order.process_state.value
@@ -531,7 +537,7 @@ class ActRun:
         return self._refused(act, refusal, problem, process_state=state)
 
     def _refused(
-        self, act: OrderAct, refusal: Refusal, problem: str, **members: object
+        self, act: OrderAct, refusal: CommandRefusal, problem: str, **members: object
     ) -> OrderAct:
         return self._note(act, carried_out=False, refusal=refusal, problem=problem, **members)
 

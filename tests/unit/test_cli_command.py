@@ -59,10 +59,10 @@ def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_grou
 
 
 def test_an_old_name_and_that_of_another_tool_answer_once_with_ours(night: Night) -> None:
-    for name, ours in OTHER_NAMES.items():
-        result = night.sas(name, "A", "--state", "error")
-        assert (result.code, result.out) == (USAGE, "")
-        assert result.err == f"sas: there is no verb {name}: use `{ours}`\n"
+    result = night.sas("retry", "A", "--state", "error")
+    assert (result.code, result.out) == (USAGE, "")
+    assert result.err == "sas: there is no verb retry: use `sas resubmit ORDER_ID`\n"
+    for ours in set(OTHER_NAMES.values()):
         check_command(shlex.split(ours)[1:])
 
 
@@ -159,7 +159,6 @@ COMMANDS = [
     "workflows draw --app samples.claim.claim",
     "workflows schema --app samples.claim.claim",
     "sim --app samples.claim.claim --seeds 2 --jobs 1",
-    "sim --app samples.claim.claim --seed 3",
     "new my-orders",
 ]
 WORKFLOWS = kit(CARE).business.workflows

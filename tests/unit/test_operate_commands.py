@@ -20,10 +20,10 @@ from sas.operate import commands
 from sas.operate.commands import (
     ActPlan,
     ActRun,
+    CommandRefusal,
     Effect,
     Intent,
     OrderAct,
-    Refusal,
     act_on,
     plan_many,
     plan_one,
@@ -100,10 +100,30 @@ EFFECTS = [
     (IN_ERR, wish(Verb.ACKNOWLEDGE), Effect.ACKNOWLEDGE, f"note that you have seen {NOTED}"),
 ]
 REFUSALS = [
-    (IN_ERR, wish(SKIP, step="fly"), Refusal.NO_SUCH_STEP, "it has no step 'fly', only step-0, "),
-    (IN_ERR, wish(RESUBMIT, step="step-0"), Refusal.STEP_NOT_IN_ERROR, "the step must be in Error"),
-    ("cancelled", wish(UNDO), Refusal.WRONG_STATE, f"its undo is decided already: {CALLS_RUN}"),
-    ("rejected", wish(UNDO), Refusal.REJECTED, "it was rejected, and no step began: submit it"),
+    (
+        IN_ERR,
+        wish(SKIP, step="fly"),
+        CommandRefusal.NO_SUCH_STEP,
+        "it has no step 'fly', only step-0, ",
+    ),
+    (
+        IN_ERR,
+        wish(RESUBMIT, step="step-0"),
+        CommandRefusal.STEP_NOT_IN_ERROR,
+        "the step must be in Error",
+    ),
+    (
+        "cancelled",
+        wish(UNDO),
+        CommandRefusal.WRONG_STATE,
+        f"its undo is decided already: {CALLS_RUN}",
+    ),
+    (
+        "rejected",
+        wish(UNDO),
+        CommandRefusal.REJECTED,
+        "it was rejected, and no step began: submit it",
+    ),
 ]
 
 
@@ -242,7 +262,7 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
     system = await failed("A", "B")
     plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
     assert plan.acts == []
-    assert [act.refusal for act in plan.others] == [Refusal.STEP_NOT_IN_ERROR] * 2
+    assert [act.refusal for act in plan.others] == [CommandRefusal.STEP_NOT_IN_ERROR] * 2
 
 
 @pytest.mark.parametrize("error", [None, OtherVersionError("row order|B has format 9")])
@@ -255,7 +275,7 @@ async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stop
     plan = await plan_many(system.store, query, resubmit())
     assert [act.order_id for act in plan.acts] == ["A", "C"]
     (other,) = plan.others
-    assert (other.order_id, other.refusal) == ("B", Refusal.UNREADABLE)
+    assert (other.order_id, other.refusal) == ("B", CommandRefusal.UNREADABLE)
     assert other.problem == f"it cannot be read: {reason}"
     assert (other.process_state, other.since) == (None, None)
     results = await carried_out(Line(system), plan)
@@ -322,7 +342,7 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
     await line.send([run.message(act) for act in plan.acts[1:]])
     results = await run.follow(0.05)
     assert [result.carried_out for result in results] == [None, True, True]
-    assert [result.refusal for result in results] == [Refusal.WAITING, None, None]
+    assert [result.refusal for result in results] == [CommandRefusal.WAITING, None, None]
     assert results[0].problem == (
         "not carried out within 0.05 s: check that the function app runs, and look on "
         f"operator-alerts for refused/{plan.acts[0].command}; it may still be carried out later"
@@ -338,7 +358,7 @@ async def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing() -
     plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
     await system.hand(command("acknowledge", seq, "w-bob", "A"))
     (result,) = await carried_out(Line(system), plan, 5)
-    assert (result.carried_out, result.refusal) == (False, Refusal.CHANGED)
+    assert (result.carried_out, result.refusal) == (False, CommandRefusal.CHANGED)
     assert result.problem == (
         f"not carried out: you saw seq {seq}, but the order is at seq {seq + 1} (Error); since "
         f"then: {seq + 1} acknowledged by operator ann. Look at it again."
@@ -367,7 +387,7 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     line.runs = False
     await CommandAnswers(system.store).record(plan.acts[0].command, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
-    assert (result.carried_out, result.refusal) == (False, Refusal.REFUSED)
+    assert (result.carried_out, result.refusal) == (False, CommandRefusal.REFUSED)
     assert result.problem == "not carried out: Expected `object`."
 
 
@@ -381,7 +401,7 @@ async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None
     dead_letter = letter(run.message(plan.acts[0]))
     await system.run(system.dead_letters.handle(dead_letter))
     (result,) = await run.follow(30)
-    assert (result.carried_out, result.refusal) == (False, Refusal.DEAD_LETTERED)
+    assert (result.carried_out, result.refusal) == (False, CommandRefusal.DEAD_LETTERED)
     assert system.state("A") == "Error"
 
 
@@ -393,7 +413,7 @@ async def test_an_order_that_was_purged_meanwhile_is_told_as_gone(verb: Verb) ->
     line.runs = False
     system.store.orders.clear()
     (result,) = await carried_out(line, plan, 30)
-    assert (result.carried_out, result.refusal) == (False, Refusal.GONE)
+    assert (result.carried_out, result.refusal) == (False, CommandRefusal.GONE)
 
 
 # -- Why the scheduler refused: kept for the sender -------------------------------------------

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.cli.options import moment
+from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
@@ -149,3 +150,17 @@ async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
     assert len(loaded) == 2
     assert len([order async for order in orders]) == 4
     assert len(loaded) == 6
+
+
+async def test_finished_orders_are_found_although_the_first_shard_has_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "SHARE_MIN", 1)
+    store = MemoryStore()
+    shards = len(store.shards)
+    ids = sorted((f"p-{number}" for number in range(60)), key=lambda name: shard_of(name, shards))
+    assert [shard_of(name, shards) for name in ids[:2]] == ["00", "00"]
+    for age, order_id in enumerate(ids):
+        await finish(store, order_id, NOW - age * 3600 * SECOND)
+    query = OrderQuery(state="finished", limit=20)
+    assert [each.order_id for each in await newest_finished(store, query, NOW)] == ids[:20]

@@ -196,6 +196,14 @@ def test_a_late_supervisor_is_a_problem_unless_an_incident_says_so(night: Night)
     assert kinds(state(night).problems) == ["not-picked-up"]
 
 
+def test_messages_that_wait_are_a_problem_unless_an_incident_says_so(night: Night) -> None:
+    waits = QueueCount(queue="orders", waiting=1, waiting_since=night.system.clock.now())
+    night.later(120)
+    assert kinds(state(night, [waits]).problems) == ["late"]
+    seen(night, AlertKind.QUEUE_DELAY, "queue orders", "It is slow.")
+    assert kinds(state(night, [waits]).problems) == ["queue-delay"]
+
+
 # -- Queues -----------------------------------------------------------------------------------
 
 
