@@ -34,6 +34,7 @@ from tests.unit.receiver_kit import LETTERS, MINUTES, QUEUE, Door, delivered
 
 OK, AWAY, NO_ROOM, OTHER_VERSION, BUG = "ok", "away", "no room", "other version", "bug"
 OUTCOMES = st.sampled_from([OK, AWAY, NO_ROOM, OTHER_VERSION, BUG, BUG])
+DELIVERIES = st.tuples(st.integers(0, 1), st.tuples(OUTCOMES, OUTCOMES), st.booleans())
 QUEUED, HELD, DONE, REJECTED = "queued", "held", "done", "rejected"
 MESSAGES_MAX, FAILURES_MAX = 2, 2
 
@@ -171,10 +172,16 @@ class PutBack(AsyncMachine):
             if travelling.place == HELD:
                 self.items[first_id] = replace(travelling, place=QUEUED)
 
-    @precondition(lambda self: any(item.place == QUEUED for item in self.items.values()))
-    @rule(instance=st.integers(0, 1), outcomes=st.tuples(OUTCOMES, OUTCOMES), dies=st.booleans())
-    def deliver(self, instance: int, outcomes: tuple[str, str], *, dies: bool) -> None:
-        """One function receives the next message; it may die before it completes the message."""
+    @precondition(lambda self: self._open())
+    @rule(deliveries=st.lists(DELIVERIES, min_size=1, max_size=8))
+    def deliver(self, deliveries: list[tuple[int, tuple[str, str], bool]]) -> None:
+        """Functions receive the next messages, one after the other."""
+        for instance, outcomes, dies in deliveries:
+            if any(item.place == QUEUED for item in self.items.values()):
+                self._deliver(instance, outcomes, dies=dies)
+
+    def _deliver(self, instance: int, outcomes: tuple[str, str], *, dies: bool) -> None:
+        """One function receives a message; it may die before it completes the message."""
         bus, clock = self.door.bus, self.door.clock
         name = min(
             (queue for queue in (QUEUE, LETTERS) if bus.queues[queue].waiting),
@@ -186,7 +193,6 @@ class PutBack(AsyncMachine):
         message = queued.message
         first_id = _first_id(message)
         item = self.items[first_id]
-        self._check_message(item, message)
         reports = self.model.reports
         after = self.model.delivered(item, outcomes, clock.now())
         self.items[first_id] = after
@@ -207,31 +213,30 @@ class PutBack(AsyncMachine):
         """Have a message received; return whether it is given back to the host."""
         attempts = iter(outcomes)
 
-        async def handler(delivery: Delivery) -> str:
+        async def handler(received: Delivery) -> str:
             outcome = next(attempts, outcomes[1])
-            assert (delivery.message_id, delivery.source_queue) == (_first_id(message), source)
+            assert (received.message_id, received.source_queue) == (_first_id(message), source)
             if outcome != OK:
                 raise _error(outcome)
             return "handled"
 
+        delivery = replace(delivered(message), enqueued_at=door.clock.now())
         try:
-            self.run(door.clock.run(door.receiver.receive(handler, delivered(message))))
+            self.run(door.clock.run(door.receiver.receive(handler, delivery)))
         except UnavailableError:
             return True
         return False
 
     def _check_places(self) -> None:
-        bus, store = self.door.bus, self.door.store
-        places = [
-            (place, _first_id(message), message.queue)
-            for queue in (QUEUE, LETTERS)
-            for place, messages in (
-                (QUEUED, [queued.message for queued in bus.queues[queue].waiting]),
-                (HELD, [item.message for item in store.held_messages.values()]),
-            )
-            for message in messages
-            if message.queue == queue
+        queues, store = self.door.bus.queues, self.door.store
+        travelling = [
+            *((QUEUED, each.message) for name in (QUEUE, LETTERS) for each in queues[name].waiting),
+            *((HELD, each.message) for each in store.held_messages.values()),
         ]
+        travelling = [pair for pair in travelling if pair[1].queue in (QUEUE, LETTERS)]
+        for _, message in travelling:
+            self._check_message(self.items[_first_id(message)], message)
+        places = [(place, _first_id(message), message.queue) for place, message in travelling]
         open_items = {
             (item.place, first_id, item.queue)
             for first_id, item in self.items.items()
@@ -268,4 +273,4 @@ def _first_id(message: Message) -> str:
 
 
 TestPutBack = PutBack.TestCase
-TestPutBack.settings = settings(max_examples=70, stateful_step_count=40)
+TestPutBack.settings = settings(max_examples=100, stateful_step_count=30)
