@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp.test_utils
 import pytest
-from aiohttp.test_utils import make_mocked_request
 from azure.functions.meta import Datum
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -203,7 +203,7 @@ async def other_cases() -> list[Case]:
     cases = [case("timer", Datum(json.dumps(content), "json"), {}) for content in timers]
     headers = CIMultiDict({"Host": "h", "X-Both": "Case", "X-Empty": ""})
     for path in ("/api/web/7?a=1&a=2&b=", "/api/web/7"):
-        request = make_mocked_request("POST", path, headers=headers)
+        request = aiohttp.test_utils.make_mocked_request("POST", path, headers=headers)
         request._read_bytes = b'{"body": 1}'
         cases.append(case("web", await request_datum(request, {"id": "7"}), {}))
     cases.append(case("web_text", await request_datum(request, {}), {}))

@@ -21,7 +21,7 @@ from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.requests import Call, Reply, answer
 
 START = 1_000_000.0
-SHORT_RUNS, STEPS = 30, 60
+SHORT_RUNS, STEPS = 50, 60
 RUNS = SHORT_RUNS * (settings().max_examples // 25)
 """So many runs of a machine: with the profile `long`, twenty times as many."""
 PROFILE = settings(max_examples=RUNS, stateful_step_count=STEPS)

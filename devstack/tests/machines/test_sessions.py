@@ -201,7 +201,7 @@ class SessionMachine(BrokerMachine[SessionModel]):
         if owner is None:
             return
         if "state" in last:
-            self.use(lane, holder=None, asked=lane, kind="set", index=0)
+            self.use(lane, holder=None, other_lane=lane, kind="set", index=0)
         if "all" in last:
             self.take(lane, credit=len(self.model.items), verb="complete", settles=False)
             for item in [x for x in self.model.items if x.lane == lane and x.token is not None]:
@@ -232,8 +232,8 @@ class SessionMachine(BrokerMachine[SessionModel]):
             self.model.put_back(item, counts=verb == "abandon")
         self.note_deliveries()
 
-    @rule(lane=IDS, holder=HOLDERS, asked=IDS, kind=KINDS, index=INDEX)
-    def use(self, lane: str, holder: str | None, asked: str, kind: str, index: int) -> None:
+    @rule(lane=IDS, holder=HOLDERS, other_lane=IDS, kind=KINDS, index=INDEX)
+    def use(self, lane: str, holder: str | None, other_lane: str, kind: str, index: int) -> None:
         """Renew a session, or use its state or its deferred messages: only its holder may."""
         owner, session = self.owner_of(lane), self.model.lanes[lane]
         if holder is None:  # mostly that of the owner
@@ -241,7 +241,7 @@ class SessionMachine(BrokerMachine[SessionModel]):
         if kind == "take":
             if index > 1 and not any(x.state == "deferred" for x in self.model.items):
                 self.take(lane, credit=1, verb="defer", settles=True)
-            self.take_deferred(asked if index == 0 else lane, lane, holder, index)
+            self.take_deferred(other_lane if index == 0 else lane, lane, holder, index)
             return
         state = b"state" if session.state is None else None
         body = {"session_id": lane, "session_state": state}
@@ -259,8 +259,8 @@ class SessionMachine(BrokerMachine[SessionModel]):
         else:
             assert decode.decode(reply.body)[0]["session-state"] == session.state
 
-    def take_deferred(self, lane: str, asked: str, holder: str, index: int) -> None:
-        """Ask the session `asked` for a message, which may be of another one or not deferred."""
+    def take_deferred(self, lane: str, other_lane: str, holder: str, index: int) -> None:
+        """Ask a session for a message, which may be of another one or not deferred."""
         items = [x for x in self.model.items if x.lane == lane]
         items = [x for x in items if x.state == "deferred"] or items
         item = items[index % len(items)] if items else Item(number=777, lane=lane)
@@ -269,13 +269,13 @@ class SessionMachine(BrokerMachine[SessionModel]):
             "receive-by-sequence-number",
             holder=holder,
             sequence_numbers=[item.number],
-            session_id=asked,
+            session_id=other_lane,
             receiver_settle_mode=1,
         )
-        owner = self.owner_of(asked)
+        owner = self.owner_of(other_lane)
         if owner is None or owner.holder != holder:
             assert reply.status == 410
-        elif (item.lane, item.state, item.token) != (asked, "deferred", None):
+        elif (item.lane, item.state, item.token) != (other_lane, "deferred", None):
             assert reply.status == 404
         else:
             REACHED["deferred"] += 1
@@ -294,7 +294,7 @@ class SessionMachine(BrokerMachine[SessionModel]):
         if kind == "settle" and tokens:
             self.settle_with("complete", tokens[0])
         elif kind == "renew" and self.model.owned:
-            self.use(self.model.owned[0], holder=None, asked="a", kind="renew", index=0)
+            self.use(self.model.owned[0], holder=None, other_lane="a", kind="renew", index=0)
         if seconds == 0:
             self.queue.expire_locks(self.now)
             for session in self.model.lanes.values():
