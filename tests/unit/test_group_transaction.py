@@ -121,7 +121,8 @@ def test_a_property_has_the_type_that_the_sdk_gives_it() -> None:
 
 
 def test_what_no_column_holds_is_refused() -> None:
-    for value in (2**31, -(2**31), datetime(2026, 3, 1, tzinfo=UTC), {}, [1]):
+    values: list[object] = [2**31, -(2**31), datetime(2026, 3, 1, tzinfo=UTC), {}, [1]]
+    for value in values:
         with pytest.raises(TypeError, match="Column"):
             typed("p", {"RowKey": "r", "Column": value})
 
