@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
@@ -123,15 +122,3 @@ async def test_old_orders_go_whole_beside_live_ones_and_beside_an_operator_who_u
     for order_id in stayed:
         state = purging.system.states()[order_id]
         assert order_id in purging.undoing or state is OrderState.ERROR, (seed, order_id, state)
-
-
-@pytest.mark.long
-async def test_both_the_purge_and_the_operator_win_now_and_then() -> None:
-    """What the test above claims to cover happens: each of the two is overtaken by the other."""
-    ends: Counter[str] = Counter()
-    for seed in range(60):
-        purging = await run(seed, FAULTS)
-        for order_id in purging.undoing:
-            ends["purged" if order_id in purging.gone() else "undone"] += 1
-        ends["untouched"] += len(set(purging.gone()) - purging.undoing)
-    assert min(ends["purged"], ends["undone"], ends["untouched"]) > 2, ends

@@ -14,7 +14,6 @@ import pytest
 
 from sas.codec import external
 from sas.domain.order import OrderState
-from sas.engine import run_on
 from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.platform import REPLIES_TO
@@ -81,21 +80,3 @@ async def test_a_slow_inline_service_holds_up_no_submission(seed: int) -> None:
     assert len(received) == OTHERS
     assert max(received.values()) < QUICK
     assert set(system.states().values()) == {OrderState.PROCESSED}
-
-
-@pytest.mark.parametrize(
-    ("bounds", "seconds"),
-    [
-        ({"CALLS_MAX": 10**6}, 2),
-        ({"CALLS_MAX": 10**6, "CALL_TIME": timedelta(seconds=2 * SLOW_S)}, SLOW_S / 2),
-    ],
-    ids=["number", "number and time"],
-)
-async def test_without_the_bounds_of_calls_the_same_service_holds_up_submissions(
-    bounds: dict[str, Any], seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So the test above can fail."""
-    for name, value in bounds.items():
-        monkeypatch.setattr(run_on, name, value)
-    received = await delays(slowed(1))
-    assert max(received.values()) > timedelta(seconds=seconds)

@@ -120,6 +120,19 @@ async def test_a_look_whose_progress_was_lost_falls_silent_and_the_step_is_tried
     assert {call.key for _, call in system.agents["stock"].calls} == {"O-1/reserve"}
 
 
+async def test_progress_that_comes_after_the_reset_gives_the_old_dispatch_no_time() -> None:
+    system = await dispatched(StillRunning(HOUR), {"ok": 1})
+    await system.step(STOCK)
+    progress = system.bus.take(QUEUES.scheduler)
+    assert progress is not None
+    await system.later(40)
+    await system.sweep()
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    await system.hand(progress)
+    assert system.order() == before
+
+
 async def test_often_looked_at_it_asks_for_time_only_when_little_is_left() -> None:
     system = await dispatched(*[StillRunning(timedelta(seconds=1), "going")] * 120, {"ok": 1})
     await system.drain()

@@ -114,16 +114,17 @@ VALUES: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_property_has_the_type_that_the_sdk_gives_it(value: object) -> None:
-    row = {"RowKey": "r", "Column": value}
-    assert typed("p", row) == _add_entity_properties(stored("p", row))
+def test_a_property_has_the_type_that_the_sdk_gives_it() -> None:
+    for value in VALUES:
+        row = {"RowKey": "r", "Column": value}
+        assert typed("p", row) == _add_entity_properties(stored("p", row)), value
 
 
-@pytest.mark.parametrize("value", [2**31, -(2**31), datetime(2026, 3, 1, tzinfo=UTC), {}, [1]])
-def test_what_no_column_holds_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="Column"):
-        typed("p", {"RowKey": "r", "Column": value})
+def test_what_no_column_holds_is_refused() -> None:
+    values: list[object] = [2**31, -(2**31), datetime(2026, 3, 1, tzinfo=UTC), {}, [1]]
+    for value in values:
+        with pytest.raises(TypeError, match="Column"):
+            typed("p", {"RowKey": "r", "Column": value})
 
 
 def test_each_operation_has_its_etag_and_a_deletion_none() -> None:
@@ -168,23 +169,23 @@ def test_no_answer_that_lost_bytes_is_a_success() -> None:
             assert sum(a != b for a, b in zip(etags, all_etags, strict=True)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "content"),
-    [
-        (MIXED, answer(done(1), done(2))),
-        (MIXED, answer(done(1), done(2), done(3), done(4))),
-        (MIXED, answer()),
-        (MIXED, b""),
-        (MIXED, b"\xff" + answer(done(1), done(2), done(3))),
-        ("application/json", answer(done(1), done(2), done(3))),
-        ("", answer(done(1), done(2), done(3))),
-        (MIXED, answer("HTTP/1.1 two No Content\r\n\r\n", done(2), done(3))),
-        (MIXED, answer(done(1), done(2), done(3)) + answer(done(1), done(2), done(3))),
-    ],
-)
-def test_an_answer_to_another_request_is_refused(kind: str, content: bytes) -> None:
-    with pytest.raises(DecodeError, match="answer"):
-        read_answer(kind, content, 3)
+OTHER_ANSWERS = [
+    (MIXED, answer(done(1), done(2))),
+    (MIXED, answer(done(1), done(2), done(3), done(4))),
+    (MIXED, answer()),
+    (MIXED, b""),
+    (MIXED, b"\xff" + answer(done(1), done(2), done(3))),
+    ("application/json", answer(done(1), done(2), done(3))),
+    ("", answer(done(1), done(2), done(3))),
+    (MIXED, answer("HTTP/1.1 two No Content\r\n\r\n", done(2), done(3))),
+    (MIXED, answer(done(1), done(2), done(3)) + answer(done(1), done(2), done(3))),
+]
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    for kind, content in OTHER_ANSWERS:
+        with pytest.raises(DecodeError, match="answer"):
+            read_answer(kind, content, 3)
 
 
 class Recording:

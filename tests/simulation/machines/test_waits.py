@@ -158,6 +158,7 @@ LIFE = st.one_of(
     happens("its_time_is_over", st.booleans()),
     happens("a_scheduler_wakes"),
     happens("an_order_is_cancelled_while_a_call_is_out", WORK),
+    happens("an_input_is_replaced", st.sampled_from(("refused", "refused", "done", "await"))),
 )
 
 
@@ -227,6 +228,11 @@ class Waits(AsyncMachine):
     def an_order_is_cancelled_while_a_call_is_out(self, work: str) -> None:
         self.a_scheduler_wakes()
         self.an_operator_acts("cancel")
+        self.an_agent_works(0, work)
+
+    def an_input_is_replaced(self, work: str) -> None:
+        self.an_operator_acts("edit")
+        self.a_scheduler_wakes()
         self.an_agent_works(0, work)
 
     def its_time_is_over(self, wakes: bool) -> None:
