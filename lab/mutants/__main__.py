@@ -1,6 +1,6 @@
 """Break the code on purpose, and see what finds it: ``python -m lab.mutants``.
 
-Each mutant changes one place of a copy of the code. For a mutant of the protocol the hunt plays
+These mutants are written by hand: those that ``lab.mutation`` cannot make. Each mutant changes one place of a copy of the code. For a mutant of the protocol the hunt plays
 seeds of the simulation, until a seed breaks an invariant, ends in an error of the simulation
 itself, or never ends. For the other mutants, of a call, of running on and of the edge with Azure,
 the hunt runs the tests that the mutant names. Each hunt prints a line. Exit code 1: a mutant was
