@@ -12,6 +12,6 @@ uv pip compile pyproject.toml "${deployed[@]}" --extra dev "${common[@]}" -c req
 python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])' |
     uv pip compile - "${common[@]}" -o requirements-docs.txt
 # What workflows run, each in an environment of its own.
-for name in ci checkov; do
+for name in ci checkov mutation; do
     uv pip compile --group "$name" "${common[@]}" -o "requirements-$name.txt"
 done

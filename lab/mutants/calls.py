@@ -52,20 +52,6 @@ CALLS = (
         tests=_TESTS,
     ),
     Mutant(
-        name="a copy of a request carries no state",
-        path="sas/engine/in_flight.py",
-        old="return {CALL_STATE: state.value} if state in CARRIED else {}",
-        new="return {}",
-        tests=_TESTS,
-    ),
-    Mutant(
-        name="a request that the receiver puts back loses its state",
-        path=_AGENT,
-        old="error.put_back_with |= call.interrupt()",
-        new="pass",
-        tests=_TESTS,
-    ),
-    Mutant(
         name="a call cut off by its function is forgotten",
         path=_AGENT,
         old="ending = Ending(CallEvent.ENDED, CallEnd.UNKNOWN)\n"

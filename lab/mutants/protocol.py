@@ -6,7 +6,6 @@ from lab.mutants.mutant import Mutant
 
 _RUNNER = "sas/engine/transition.py"
 _OUTBOX = "sas/engine/outbox.py"
-_CHANGE = "sas/domain/change.py"
 _CLAIM = "sas/domain/claim.py"
 _UNDO = "sas/domain/undo.py"
 _EXPIRE = "sas/domain/expire.py"
@@ -30,18 +29,6 @@ MUTANTS = (
         new="if False:",
     ),
     Mutant(
-        name="no epoch check",
-        path=_CLAIM,
-        old="and step.dispatched and step.epoch == epoch",
-        new="and step.dispatched",
-    ),
-    Mutant(
-        name="a reply counts in any state",
-        path=_CLAIM,
-        old="return step.process_state is expected and step.dispatched and step.epoch == epoch",
-        new="return step.epoch == epoch",
-    ),
-    Mutant(
         name="send before commit",
         path=_RUNNER,
         old="            order = await self._context.commit(await self._offloaded(change))\n",
@@ -49,24 +36,6 @@ MUTANTS = (
         "            workflow = None if known is None else known(change.after)\n"
         "            await self._context.outbox.send(change.after, entry, workflow)\n"
         "            order = await self._context.commit(await self._offloaded(change))\n",
-    ),
-    Mutant(
-        name="a timer leaves no out row",
-        path=_CHANGE,
-        old="out_at=at + OUT_AGAIN_AFTER if leaves_out_row else None,",
-        new="out_at=None,",
-    ),
-    Mutant(
-        name="a repeated message is not sent again",
-        path=_RUNNER,
-        old="            if entry.messages:\n                await",
-        new="            if False:\n                await",
-    ),
-    Mutant(
-        name="what was recorded for this process is neither handed over nor sent",
-        path=_RECEIVER,
-        old="            await self.run_on.follow(messages, ends_at, self._handed_over)",
-        new="            _ = messages",
     ),
     Mutant(
         name="a refused commit counts as done",
@@ -88,24 +57,6 @@ MUTANTS = (
         old="        fetched = await self._fetched(order, entry)\n",
         new="        if out is not None:\n            await self._store.remove_due(out)\n"
         "        fetched = await self._fetched(order, entry)\n",
-    ),
-    Mutant(
-        name="alerts and notifications are not sent",
-        path=_OUTBOX,
-        old="        if external:\n",
-        new="        if False:\n",
-    ),
-    Mutant(
-        name="a held message is dropped",
-        path="sas/engine/held.py",
-        old="                await self._context.bus.send([message])",
-        new="                pass",
-    ),
-    Mutant(
-        name="what a queue does not take is not held",
-        path="sas/engine/external.py",
-        old="            await self._store.hold(HeldMessage(",
-        new="            _ = (HeldMessage(",
     ),
     Mutant(
         name="a MessageId is used again",
@@ -144,12 +95,6 @@ MUTANTS = (
         new="    until = now",
     ),
     Mutant(
-        name="a step that is tried again may go to another agent",
-        path=_CLAIM,
-        old="    if step.epoch:\n        return step.call.route\n",
-        new="",
-    ),
-    Mutant(
         name="each request of a step goes to the next of its agents",
         path="sas/engine/messages.py",
         old="step.agents[record.call.route], urgent",
@@ -186,18 +131,6 @@ MUTANTS = (
         new="times = step.failure_count",
     ),
     Mutant(
-        name="every timeout is excused",
-        path=_EXPIRE,
-        old="if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):",
-        new="if False:",
-    ),
-    Mutant(
-        name="an extended wait never ends",
-        path=_EXPIRE,
-        old="if wait is None or waits >= wait.times:",
-        new="if wait is None:",
-    ),
-    Mutant(
         name="keep the key on an edit",
         path=_COMMAND,
         old="generation=step.call.generation + 1",
@@ -208,24 +141,6 @@ MUTANTS = (
         path=_AGENT,
         old="for generation in range(request.generation):",
         new="for generation in range(0):",
-    ),
-    Mutant(
-        name="a stale command is carried out",
-        path="sas/actors/operator.py",
-        old="refusal = _stale(order, command) or _unfit(order, command)",
-        new="refusal = _unfit(order, command)",
-    ),
-    Mutant(
-        name="a refused command is not reported",
-        path="sas/actors/operator.py",
-        old="            await self._refuse(command, refusal)",
-        new="            _ = refusal",
-    ),
-    Mutant(
-        name="an undo can be taken back",
-        path=_COMMAND,
-        old="    if step.undo_failed:\n",
-        new="    if False:\n",
     ),
     Mutant(
         name="a cancelled order undoes steps that are out at once, as if never begun",
@@ -240,46 +155,16 @@ MUTANTS = (
         new="ApplyResult.COMMITTED",
     ),
     Mutant(
-        name="dead letters are dropped",
-        path=_DEAD,
-        old="        if await self._finished(order_id, cause):\n            return  # 2. Finish.\n",
-        new="        return\n",
-    ),
-    Mutant(
         name="a message that is put back keeps its id",
         path=_RECEIVER,
         old='f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}"',
         new="delivery.message_id",
     ),
     Mutant(
-        name="a message that waits is completed",
-        path=_RECEIVER,
-        old="            await self.bus.send([message])",
-        new="            _ = message",
-    ),
-    Mutant(
         name="the key has the epoch in it",
         path="sas/engine/messages.py",
         old="idempotency_key=idempotency_key(order.order_id, step.name, item.generation),",
         new="idempotency_key=idempotency_key(order.order_id, step.name, item.epoch),",
-    ),
-    Mutant(
-        name="an agent answers after CompleteBy",
-        path=_AGENT,
-        old="if answer is None or call.is_late():",
-        new="if answer is None:",
-    ),
-    Mutant(
-        name="a submission wakes nobody",
-        path="sas/domain/submit.py",
-        old="(Wake(), Notify(Notice.RECEIVED))",
-        new="(Notify(Notice.RECEIVED),)",
-    ),
-    Mutant(
-        name="a rejected order gets no notification",
-        path="sas/engine/rejections.py",
-        old="await self._external.send([notice], order_id)",
-        new="_ = notice",
     ),
     Mutant(
         name="decide in the dead-letter function",
@@ -305,25 +190,6 @@ MUTANTS = (
         new="        else:\n            await self._internal(delivery)\n\n    async def _internal",
     ),
     Mutant(
-        name="count what was not tried",
-        path=_EXPIRE,
-        old="    if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):",
-        new="    if True:",
-    ),
-    Mutant(
-        name="a reply that a rival overtook is dropped",
-        path=_RUNNER,
-        old="            if order is not None and await self._repeated(order, trigger):\n"
-        "                return ApplyResult.REPEATED\n",
-        new="            if order is not None:\n                return ApplyResult.REPEATED\n",
-    ),
-    Mutant(
-        name="an order that was given up cannot be sent again",
-        path="sas/actors/submission.py",
-        old="if order is None or order.rejected:",
-        new="if order is None:",
-    ),
-    Mutant(
         name="a dead letter with unsent messages is done",
         path="sas/operate/letters.py",
         old="if not entry.messages:",
@@ -342,22 +208,10 @@ MUTANTS = (
         new='{"sas_put_back", FIRST_AT, SOURCE, DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION}',
     ),
     Mutant(
-        name="a callback that is answered 202 is not sent",
-        path=_CALLBACKS,
-        old="        await self._context.external.send([outgoing], order.order_id)",
-        new="        _ = outgoing",
-    ),
-    Mutant(
         name="a callback is answered 200 while its step waits",
         path=_CALLBACKS,
         old="    StepStatus.WAITS: (202, ",
         new="    StepStatus.WAITS: (200, ",
-    ),
-    Mutant(
-        name="a callback of a step that waits is dropped",
-        path=_CALLBACKS,
-        old="            if status is StepStatus.WAITS:",
-        new="            if False:",
     ),
     Mutant(
         name="a callback of a step that is out is dropped",
@@ -366,64 +220,9 @@ MUTANTS = (
         new="            return None and decisions.decide(\n",
     ),
     Mutant(
-        name="a callback that is too late is dropped",
-        path=_CALLBACKS,
-        old="            if status is StepStatus.CLOSED:\n                raise",
-        new="            if False:\n                raise",
-    ),
-    Mutant(
-        name="a passed deadline does nothing",
-        path=_EXPIRE,
-        old="order.deadline is None or order.deadline > now:\n        return None\n"
-        "    if order.direction",
-        new="True:\n        return None\n    if order.direction",
-    ),
-    Mutant(
-        name="a passed deadline undoes no order",
-        path=_EXPIRE,
-        old="    if rules.on_failure is OnFailure.HOLD:\n",
-        new="    if True:\n",
-    ),
-    Mutant(
-        name="a deadline has no due row",
-        path="sas/domain/change.py",
-        old="    if order.deadline is None:\n        return frozenset(steps)",
-        new="    if True:\n        return frozenset(steps)",
-    ),
-    Mutant(
         name="an undo allows for no difference of clocks",
         path=_UNDO,
         old="    until = step.call.called_until + CLOCK_SKEW + drain_time",
         new="    until = step.call.called_until + drain_time",
-    ),
-    Mutant(
-        name="ready steps that no scheduler claims are no incident",
-        path=_EXPIRE,
-        old="    if age >= rules.alert_after:",
-        new="    if False:",
-    ),
-    Mutant(
-        name="a step that rests is no incident",
-        path=_EXPIRE,
-        old="steps=after, messages=(), incident=incident)",
-        new="steps=after, messages=())",
-    ),
-    Mutant(
-        name="an incident sends no alert",
-        path="sas/features/incidents/board.py",
-        old="                await self._send(_alert(active, now))",
-        new="                _ = _alert(active, now)",
-    ),
-    Mutant(
-        name="a step that failed sends no alert",
-        path=_EXPIRE,
-        old="messages=(notice, alert))",
-        new="messages=(notice,))",
-    ),
-    Mutant(
-        name="a message is put aside without an alert",
-        path="sas/engine/rejections.py",
-        old="await self._external.send([alert(body, self._to)], rejection.order_id or base)",
-        new="_ = body",
     ),
 )

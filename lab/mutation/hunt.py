@@ -149,7 +149,7 @@ class Loop:
 
     def first_failing(self, items: Sequence[pytest.Item], tests: dict[str, MeasuredTest]) -> str:
         """Return the name of the first test that fails; empty if all pass."""
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items, None][1:], strict=True):
             limit(tests[item.nodeid].cpu_s)
             if not self.passes(item, following):
                 return item.nodeid
@@ -246,7 +246,7 @@ class Bench:
         _monitoring.register_callback(_TOOL, _monitoring.events.LINE, on_line)
         sys.addaudithook(on_audit)
         tests, failing = [], []
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items, None][1:], strict=True):
             begin = time.process_time()
             touched.clear()
             processes.clear()

@@ -382,17 +382,18 @@ def offloaded(message: Message) -> Message:
     return replace(message, body=body)
 
 
-async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order() -> None:
-    large = {"text": "x" * 60_000}
-    steps = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(3)]
-    last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1", "s2"))
+@pytest.mark.parametrize("size", [60_000, 70_000], ids=["inline", "as a payload of its own"])
+async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order(size: int) -> None:
+    large = {"text": "x" * size}
+    steps = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(4)]
+    last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1", "s2", "s3"))
     system = kit(Workflow("wide", version=1, steps=(*steps, last)))
-    system.agents["stock"].then(*["y" * 40_000] * 3)
+    system.agents["stock"].then(*["y" * 45_000] * 4)
     await system.submit(order(workflow="wide", order=large))
     await system.drain()
     ((_, call),) = system.agents["payment"].calls
     assert call.order == large
-    assert call.results == {f"s{n}": "y" * 40_000 for n in range(3)}
+    assert call.results == {f"s{n}": "y" * 45_000 for n in range(4)}
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:

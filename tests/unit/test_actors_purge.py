@@ -228,6 +228,14 @@ async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> N
     assert set(system.store.orders) == survivors
 
 
+async def test_a_run_that_can_read_no_shard_fails() -> None:
+    system = kit()
+    system.store._shards = system.store._shards[:1]
+    system.store.fail_next("finished", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await run(system)
+
+
 async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
     system = kit()
     for number in range(30):

@@ -152,10 +152,11 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     system = kit(CHAIN, CARE)
     await system.submit(order())
     system.store.formats["O-1"] = number
-    row = OtherDue(system.clock.now(), "O-1", "due|newly|O-1")
-    system.store._due[system.store.shards[0]]["newly"] = row
+    for kind in ("newly", "newest"):
+        row = OtherDue(system.clock.now(), "O-1", f"due|{kind}|O-1")
+        system.store._due[system.store.shards[0]][kind] = row
     report = await system.run(system.supervisor.sweep())
-    assert (report.left_to_others, report.failed) == (left_count, 1 - left_count)
+    assert (report.left_to_others, report.failed) == (2 * left_count, 2 - 2 * left_count)
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
