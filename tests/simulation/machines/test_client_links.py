@@ -211,6 +211,8 @@ class ClientLinksMachine(AsyncMachine):
             assert self.is_long
             assert self.now < self.calm_at + 5.0
         self.bus.loses_answer = False
+        if lost:  # the link is cut: without a pause many cuts would last longer than the patience
+            self.pass_time(2.5)
 
     @precondition(lambda self: self.now > self.calm_at + 5.0)
     @rule(
