@@ -288,6 +288,20 @@ async def test_a_request_whose_step_no_longer_waits_for_it_is_dropped() -> None:
     assert (system.rejected(), system.alerts()) == ([], [])
 
 
+async def test_a_request_of_an_older_epoch_is_dropped_while_the_newer_one_is_out() -> None:
+    system = await claimed()
+    message = system.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    await system.later(30)
+    assert await system.sweep() == {"step reset": 1}
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    assert before.steps[0].epoch == 2
+    await dead(system, letter(message))
+    assert system.order() == before
+    assert (system.rejected(), system.alerts()) == ([], [])
+
+
 async def test_a_request_of_an_order_that_is_gone_is_put_aside() -> None:
     system = await claimed()
     message = system.bus.take(QUEUES.agent("stock"))

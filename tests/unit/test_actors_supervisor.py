@@ -11,11 +11,12 @@ import pytest
 
 from sas.actors import supervisor as module
 from sas.actors.supervisor import ROWS_AT_ONCE, SHARD_DUE_MAX, Supervisor
-from sas.domain.change import Due, OtherDue, OutDue
+from sas.domain.change import Due, OtherDue, OutDue, StepDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
+from sas.features.incidents.board import active_incidents
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.ports import (
     BusUnavailableError,
@@ -280,6 +281,16 @@ async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_ke
     assert system.state() == "Processed"
 
 
+async def test_a_due_row_of_a_step_that_is_not_there_changes_nothing() -> None:
+    system = await running()
+    before = system.order()
+    row = StepDue(at=system.clock.now(), order_id="O-1", step=9, epoch=1)
+    system.store._due[system.store.shards[0]]["gone"] = row
+    report = await system.run(system.supervisor.sweep())
+    assert (report.done, report.failed) == ({}, 0)
+    assert system.order() == before
+
+
 async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_first() -> None:
     system = kit()
     shard = system.store.shards[5]
@@ -455,6 +466,9 @@ async def test_orders_that_cannot_be_supervised_do_not_block_rows_that_are_due()
         await system.later(10)
     assert "woken again" in system.words("O-1")
     assert failed == len(broken)
+    (incident,) = (await active_incidents(system.store).all()).values()
+    assert incident.value is not None
+    assert incident.value.times == failed
     system.store.load = load  # type: ignore[method-assign]
     await system.later(300)
     assert (await system.sweep())["woken again"] >= SHARD_DUE_MAX
