@@ -9,10 +9,11 @@ mutmut has no operator for a condition of ``if`` that is always true or false, n
 an operand or an element that is left out: these are here. No mutants, because no test should find
 them:
 
-- texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
+- texts: string literals, and what stands in an f-string with a blank, in ``repr``, in a log line
+  or in an attribute of a span;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
 - None in place of an argument or of what is assigned: strict types find it;
-- a number of ten or more that is one greater (a limit of 101 for 100, 31 seconds for 30).
+- a number of ten or more, or with a fraction, that is one greater: a limit of 101 for 100.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
@@ -38,7 +39,7 @@ from mutmut.mutation.mutators import (
 
 AROUND = 40
 """So many characters before and after a change are part of what names it."""
-LOGGERS = {"log", "_log", "logger"}
+LOGGERS = {"log", "tracing"}
 
 
 def without(node: cst.BaseSmallStatement) -> Iterable[cst.CSTNode]:
@@ -70,7 +71,7 @@ def elements(node: cst.Tuple | cst.List | cst.Set) -> Iterable[cst.CSTNode]:
 
 def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
     """Make a small number one greater."""
-    if isinstance(node, cst.Integer | cst.Float) and node.evaluated_value < 10:
+    if isinstance(node, cst.Integer) and node.evaluated_value < 10:
         yield from operator_number(node)
 
 
