@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devstack.tests.sdk_kit import hurried
 from tests.ports import free_port
 
 WAITING = ("e2e", "orders", "integration")
@@ -111,3 +113,17 @@ def environment_is_left_as_it_was() -> Iterator[None]:
 def unused_tcp_port() -> int:
     """A free port, in place of pytest-asyncio's, which an outgoing connection may take."""
     return free_port()
+
+
+@pytest.fixture(scope="module")
+def short_pauses() -> Iterator[None]:
+    """Shorten the pauses of Azure's SDK in this module (``devstack.tests.sdk_kit``)."""
+    with hurried():
+        yield
+
+
+@pytest.fixture(scope="module")
+def collect_leftovers() -> Iterator[None]:
+    """Collect what clients of the SDK left open, before the next module begins."""
+    yield
+    gc.collect()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,20 +18,23 @@ def long(cases: Iterable[Any]) -> list[Any]:
     return [pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds that a case plays. They print themselves: the last is the one that failed."""
+
+    numbers: range
+
+    def __iter__(self) -> Iterator[int]:
+        for seed in self.numbers:
+            print(f"seed {seed}")  # noqa: T201  pytest shows it when the case fails
+            yield seed
+
+
 def ranges(short: int, whole: int) -> list[Any]:
-    """Return two ranges of seeds for ``parametrize``: the short ones, and the long ones.
-
-    A test plays all seeds of a range, and names the seed that fails. SAS_SEEDS asks for more long
-    ones, and SAS_FIRST_SEED for other ones.
-    """
-    first = range(FIRST_SEED, FIRST_SEED + short)
-    return [first, *long([range(first.stop, first.start + max(whole, SEEDS))])]
-
-
-def seeds(short: int, whole: int) -> list[Any]:
-    """Return seeds for ``parametrize``: ``short`` of them always, ``whole`` with the long ones.
+    """Return the seeds of two cases for ``parametrize``: few short ones, and many long ones.
 
     SAS_SEEDS asks for more long ones, and SAS_FIRST_SEED for other ones.
     """
     first = range(FIRST_SEED, FIRST_SEED + short)
-    return [*first, *long(range(first.stop, first.start + max(whole, SEEDS)))]
+    others = range(first.stop, first.start + max(whole, SEEDS))
+    return [Seeds(first), *long([Seeds(others)])]

@@ -5,7 +5,7 @@ thread that keeps a sync client alive sleeps for a second at a time, and each cl
 thread. The fixture `short_pauses` shortens those pauses and nothing else. `collect_leftovers`
 collects what clients leave open when their connections were cut, so that the warning does not hit a
 test of another module. To collect takes half a second in a large process. A module asks for both
-with ``pytestmark = SDK``.
+with ``pytestmark = SDK``, and one that cuts no connection for the short pauses alone.
 """
 
 import importlib
@@ -32,6 +32,7 @@ LEFTOVERS = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:loop is closed:ResourceWarning"),
 ]
+SHORT_PAUSES = pytest.mark.usefixtures("short_pauses")
 SDK = [*LEFTOVERS, pytest.mark.usefixtures("short_pauses", "collect_leftovers")]
 
 

@@ -9,10 +9,12 @@ mutmut has no operator for a condition of ``if`` that is always true or false, n
 an operand or an element that is left out: these are here. No mutants, because no test should find
 them:
 
-- texts: string literals, and what stands in an f-string with a blank, in a log line, in ``repr``;
+- texts: string literals, and what stands in an f-string with a blank, in ``repr``, in a log line
+  or in an attribute of a span;
 - annotations, ``cast``, decorators, ``TYPE_CHECKING``, ``__all__``, docstrings;
 - None in place of an argument or of what is assigned: strict types find it;
-- a number of ten or more that is one greater (a limit of 101 for 100, 31 seconds for 30).
+- a number of ten or more, with a fraction, or of a module's constant, that is one greater: a limit
+  of 101 for 100, five tries for four.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
@@ -38,7 +40,7 @@ from mutmut.mutation.mutators import (
 
 AROUND = 40
 """So many characters before and after a change are part of what names it."""
-LOGGERS = {"log", "_log", "logger"}
+LOGGERS = {"log"}
 
 
 def without(node: cst.BaseSmallStatement) -> Iterable[cst.CSTNode]:
@@ -70,7 +72,7 @@ def elements(node: cst.Tuple | cst.List | cst.Set) -> Iterable[cst.CSTNode]:
 
 def number(node: cst.BaseNumber) -> Iterable[cst.BaseNumber]:
     """Make a small number one greater."""
-    if isinstance(node, cst.Integer | cst.Float) and node.evaluated_value < 10:
+    if isinstance(node, cst.Integer) and node.evaluated_value < 10:
         yield from operator_number(node)
 
 
@@ -114,6 +116,8 @@ def is_noise(node: cst.CSTNode) -> bool:
             noise = True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))]):
             noise = name in LOGGERS | {"__all__"}
+        case cst.Call(func=cst.Attribute(value=cst.Name(value="tracing"))):
+            noise = True
         case cst.Call(func=cst.Name(value=name)):
             noise = name in {"len", "isinstance", "cast", "TypeVar", "NewType"}  # as mutmut does
     return noise or is_text(node)
@@ -132,12 +136,13 @@ class Maker(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Mutate a node."""
-        if is_noise(node):
+        is_alias = isinstance(node, cst.Assign) and isinstance(node.value, cst.Subscript)
+        if is_noise(node) or (is_alias and not self._names):  # an alias of a type
             return False
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             self._names.append(node.name.value)
         for kind, operator in OPERATORS:
-            if isinstance(node, kind):
+            if isinstance(node, kind) and (self._names or operator is not number):
                 for mutated in operator(node):
                     self._add(node, mutated)
         return True

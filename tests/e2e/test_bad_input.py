@@ -17,6 +17,7 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.codec.external import (
     KEPT_BYTES_MAX,
     AlertMessage,
@@ -26,10 +27,8 @@ from sas.codec.external import (
 )
 from sas.config import Config, read_config
 from tests.functions_rig import SHOP, Rig, northwind, order, rig, until
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 
 @dataclass(frozen=True, kw_only=True)

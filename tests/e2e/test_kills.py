@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from devstack.tests.sdk_kit import LEFTOVERS
 from samples.remote_services import Faults, RemoteServices
 from tests.e2e.kills_ends import Ends, ends
 from tests.e2e.kills_rig import APART, TOGETHER, System, running, stack_of, system
-from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers  # noqa: F401 (fixture)
 
 KILLS = int(os.environ.get("SAS_KILLS", "2"))
 SEED = int(os.environ.get("SAS_KILLS_SEED", "1"))
@@ -25,7 +25,7 @@ SLOW = Faults(
     seed=SEED, transient=0.05, permanent=0.03, slow=0.05, slow_seconds=3, latency=0.1,
     retry_after_seconds=0,
 )  # fmt: skip
-pytestmark = [pytest.mark.long, *LEFTOVERS]
+pytestmark = [pytest.mark.long, *LEFTOVERS, pytest.mark.usefixtures("collect_leftovers")]
 
 
 async def under_load(deployment: System, kill: Callable[[], Awaitable[None]]) -> Ends:

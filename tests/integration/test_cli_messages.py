@@ -15,14 +15,13 @@ from azure.servicebus.aio import ServiceBusClient
 from devstack.servicebus import Broker
 from devstack.servicebus.config import parse_config
 from devstack.servicebus.tokens import KEY_NAME, signature
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.adapters import queues
 from sas.cli.main import main
 from sas.ports import BusUnavailableError, UndeliverableError
 from tests.functions_rig import SHOP, own_queues
-from tests.integration.broker_sdk_kit import short_pauses
 
-__all__ = ["short_pauses"]
-pytestmark = pytest.mark.usefixtures("short_pauses")
+pytestmark = SHORT_PAUSES
 DEAD = "/$DeadLetterQueue"
 RESEND = ("resend", "--all", "--in", f"{SHOP}/dlq")
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 
 from devstack.servicebus import EntityStatus
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.actors.dead_letters import DeadLetters
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
@@ -26,10 +27,8 @@ from tests.functions_rig import (
     rig,
     until,
 )
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from devstack.tests.sdk_kit import SDK
 from samples.remote_services import Faults
 from tests.functions_rig import (
     EVERY_SECOND,
@@ -20,10 +21,8 @@ from tests.functions_rig import (
     rig,
     until,
 )
-from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
-__all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), *SDK]
 SERVICES = ("stock", "payment", "shipping")
 WHOLE = ["received", "completed"]
 

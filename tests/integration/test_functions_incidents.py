@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.domain.submit import submit
 from sas.features.incidents import board
 from sas.features.incidents.board import active_incidents
@@ -25,10 +26,8 @@ from tests.functions_rig import (
     rig,
     until,
 )
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # a fixture of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 ORDERS = 12
 QUEUE = f"queue {WHOLESALE}"

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.client import NewOrder, OrdersClient
 from sas.domain.queues import Queues
 from sas.ports import AgentCall
 from tests.business import AGENTS, PaymentAgent
 from tests.functions_rig import SHOP, Rig, northwind, rig
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 LANES = ("submission", "scheduler", *(f"agent_{name}" for name in AGENTS))
 URGENT = tuple(f"{name}_urgent" for name in LANES)

@@ -10,18 +10,17 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from devstack.tests.sdk_kit import SDK
 from samples.remote_services import Faults
 from sas.domain.content import PayloadRef
 from sas.domain.order import UndoStatus
 from sas.features.callbacks.codec import CallbackKeys, Claims
 from sas.features.claim_check import ClaimCheck
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
-from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 from tests.integration.sas_command import sas
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
-__all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), *SDK]
 KEYS = CallbackKeys(("OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",))
 DELIVERED = "order-delivered"
 TIME_ALLOWED = timedelta(seconds=10)

@@ -11,13 +11,12 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from devstack.functions.bindings import IndexingError
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.domain.ids import shard_of
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, body_of, rig, time_allowed_is_over, until
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # a fixture of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 REPLIES = "scheduler"
 OLD, LIVE, YOUNG = 12, 8, 3

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
 from sas.ports import Agent, AgentCall, Business
 from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
-from tests.integration.broker_sdk_kit import short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["short_pauses"]  # fixtures of every test here
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 PREMIUM_BYTES = 4 * 1024 * 1024
 PREMIUM = {"SAS_MESSAGE_BYTES_MAX": "5242880"}

@@ -14,7 +14,7 @@ import pytest
 from sas.testing.plan import drawn
 from sas.testing.play import play
 from sas.testing.system import Project
-from tests.long import ranges
+from tests.long import Seeds, ranges
 from tests.simulation.crowded import DEFINED, LIMITS
 from tests.simulation.system import PROJECT
 
@@ -22,7 +22,7 @@ WITH_LIMITS = replace(Project.of(DEFINED, PROJECT), limits=LIMITS)
 
 
 @pytest.mark.parametrize("seeds", ranges(3, 60))
-def test_every_order_ends_whole_whatever_goes_wrong_at_once(seeds: range) -> None:
+def test_every_order_ends_whole_whatever_goes_wrong_at_once(seeds: Seeds) -> None:
     for seed in seeds:
         assert play(WITH_LIMITS, drawn(seed, DEFINED)).violations == [], f"seed {seed}"
 

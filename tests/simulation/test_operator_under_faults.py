@@ -13,7 +13,7 @@ from sas.domain.messages import Verb
 from sas.testing.plan import VERBS, Apart, Chance, Item, Outside, Plan, Press, Submit
 from sas.testing.play import Played, play
 from sas.testing.system import Project
-from tests.long import seeds
+from tests.long import Seeds, ranges
 from tests.simulation.patient_workflows import defined
 from tests.simulation.system import PROJECT
 
@@ -66,38 +66,45 @@ def chances(**shares: float) -> list[Chance]:
     return [Chance(name, share) for name, share in (SERVICES | shares).items()]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
-def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(seed: int) -> None:
-    clocks = Apart(1, 2.0), Apart(2, -2.0)
-    faults = chances(crash=0.005, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
-    played(seed, COMMANDS, *clocks, *faults)
+@pytest.mark.parametrize("seeds", ranges(2, 30))
+def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(seeds: Seeds) -> None:
+    for seed in seeds:
+        clocks = Apart(1, 2.0), Apart(2, -2.0)
+        faults = chances(crash=0.005, lock_lost=0.03, duplicate=0.03, store_lost_answer=0.02)
+        played(seed, COMMANDS, *clocks, *faults)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
+@pytest.mark.parametrize("seeds", ranges(2, 30))
 def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_die_on_the_way(
-    seed: int,
+    seeds: Seeds,
 ) -> None:
-    clocks = Apart(0, 0.5), Apart(1, -0.5)
-    played(seed, 3, *clocks, *chances(crash=0.02, store_conflict=0.05, bus_down=0.02), instances=2)
-
-
-@pytest.mark.parametrize("seed", seeds(4, 30))
-def test_every_order_ends_whole_while_operators_cancel_and_answer_steps_that_await_callbacks(
-    seed: int,
-) -> None:
-    rng = random.Random(f"callbacks of {seed}")  # noqa: S311  it repeats itself
-    presses = [
-        Press(
-            at_s=rng.choice((rng.uniform(1, 4), rng.uniform(4, 200))),  # a call is out, or may wait
-            order_id=f"O-{rng.randrange(4)}",
-            verb=rng.choice((Verb.CANCEL, Verb.CALLBACK, Verb.CALLBACK)),
-            refuses=rng.random() < 0.4,
-            twice=rng.random() < 0.2,
+    for seed in seeds:
+        clocks = Apart(0, 0.5), Apart(1, -0.5)
+        played(
+            seed, 3, *clocks, *chances(crash=0.02, store_conflict=0.05, bus_down=0.02), instances=2
         )
-        for _ in range(8)
-    ]
-    faults = chances(crash=0.005, lock_lost=0.03, duplicate=0.05, bus_lost_answer=0.03)
-    played(seed, 2, Outside("inventory"), Outside("payment"), *presses, *faults)
+
+
+@pytest.mark.parametrize("seeds", ranges(4, 30))
+def test_every_order_ends_whole_while_operators_cancel_and_answer_steps_that_await_callbacks(
+    seeds: Seeds,
+) -> None:
+    for seed in seeds:
+        rng = random.Random(f"callbacks of {seed}")  # noqa: S311  it repeats itself
+        presses = [
+            Press(
+                at_s=rng.choice(
+                    (rng.uniform(1, 4), rng.uniform(4, 200))
+                ),  # a call is out, or may wait
+                order_id=f"O-{rng.randrange(4)}",
+                verb=rng.choice((Verb.CANCEL, Verb.CALLBACK, Verb.CALLBACK)),
+                refuses=rng.random() < 0.4,
+                twice=rng.random() < 0.2,
+            )
+            for _ in range(8)
+        ]
+        faults = chances(crash=0.005, lock_lost=0.03, duplicate=0.05, bus_lost_answer=0.03)
+        played(seed, 2, Outside("inventory"), Outside("payment"), *presses, *faults)
 
 
 def test_without_faults_a_patient_order_is_processed_on_clocks_apart() -> None:

@@ -16,7 +16,7 @@ from sas.domain.order import OrderState
 from sas.testing.invariants import at_end
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
-from tests.long import ranges
+from tests.long import Seeds, ranges
 from tests.simulation.system import System, build, check_end
 
 ORDERS = 4
@@ -118,7 +118,7 @@ MIXES: Mapping[str, tuple[Faults, Mapping[str, Any], Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize("seeds", ranges(2, 30))
 @pytest.mark.parametrize("mix", MIXES)
-async def test_every_order_ends_whole_whatever_fails(mix: str, seeds: range) -> None:
+async def test_every_order_ends_whole_whatever_fails(mix: str, seeds: Seeds) -> None:
     faults, built, orders = MIXES[mix]
     events: set[str] = set()
     for seed in seeds:
@@ -127,7 +127,7 @@ async def test_every_order_ends_whole_whatever_fails(mix: str, seeds: range) -> 
 
 
 @pytest.mark.parametrize("seeds", ranges(1, 5))
-async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seeds: range) -> None:
+async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seeds: Seeds) -> None:
     for seed in seeds:
         system = await run(build(seed, Faults(later=0.7)))
         assert set(system.states().values()) == {OrderState.PROCESSED}
@@ -153,7 +153,7 @@ async def test_a_callback_of_an_order_in_error_waits_for_its_operator_as_the_ord
 
 
 @pytest.mark.parametrize("seeds", ranges(1, 5))
-async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seeds: range) -> None:
+async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seeds: Seeds) -> None:
     for seed in seeds:
         system = await run(build(seed, Faults(), outside=("shipping",)))
         for stored in system.store.orders.values():

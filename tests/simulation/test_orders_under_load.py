@@ -14,7 +14,7 @@ from sas.domain.order import OrderState
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.testing.plan import Faults
 from sas.testing.settings import ENVIRONMENT
-from tests.long import ranges
+from tests.long import Seeds, ranges
 from tests.simulation.system import System, build, check_end
 
 BURST = 120
@@ -72,7 +72,7 @@ async def test_without_excuses_the_same_burst_undoes_orders_that_nothing_was_wro
 
 
 @pytest.mark.parametrize("seeds", ranges(1, 6))
-async def test_under_load_and_faults_every_order_ends_whole(seeds: range) -> None:
+async def test_under_load_and_faults_every_order_ends_whole(seeds: Seeds) -> None:
     faults = Faults(
         crash=0.002,
         lock_lost=0.02,

@@ -16,7 +16,7 @@ from sas.ports import AgentCall, Message
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
 from sas.testing.remote import ModelService
-from tests.long import seeds
+from tests.long import Seeds, ranges
 from tests.payload_codec_kit import MARK, CheapCodec
 from tests.simulation.system import System, build, check_end
 from tests.telemetry_kit import recording
@@ -102,20 +102,18 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
     assert sum(len(payloads) for payloads in system.store.payloads.values()) == len(set(referred))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
-    system = await run(build(seed, replace(TROUBLE), agent=Wordy), LARGE)
-    referred = refs(system)
-    assert len(referred) >= ORDERS
-    for order_id, ref in referred:
-        assert matches(ref, system.store.payloads[order_id][ref.sha256])
-    assert system.alerts()["unreadable"] == 0
+@pytest.mark.parametrize("seeds", ranges(2, 30))
+async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seeds: Seeds) -> None:
+    for seed in seeds:
+        system = await run(build(seed, replace(TROUBLE), agent=Wordy), LARGE)
+        referred = refs(system)
+        assert len(referred) >= ORDERS
+        for order_id, ref in referred:
+            assert matches(ref, system.store.payloads[order_id][ref.sha256])
+        assert system.alerts()["unreadable"] == 0
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
-async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
-    seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def play_encoded(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     system = build(seed, replace(TROUBLE), agent=Marked, codec=CheapCodec())
     traffic: list[Message] = []
@@ -141,3 +139,12 @@ async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
     ]
     assert len(traffic) > 10 * ORDERS
     assert [text[:200] for text in texts if MARK in text] == []
+
+
+@pytest.mark.parametrize("seeds", ranges(2, 30))
+async def test_with_a_codec_content_is_nowhere_whatever_goes_wrong(
+    seeds: Seeds, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in seeds:
+        caplog.clear()
+        await play_encoded(seed, caplog)

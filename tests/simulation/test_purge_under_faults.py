@@ -13,7 +13,7 @@ import pytest
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, Order, OrderState
 from sas.testing.plan import Faults
-from tests.long import seeds
+from tests.long import Seeds, ranges
 from tests.simulation.system import System, build, check_end
 
 RETENTION = timedelta(hours=1)
@@ -111,14 +111,15 @@ def check_gone(purging: Purging) -> None:
             assert there == (order.process_state is OrderState.PROCESSED), f"{where}: {step.name}"
 
 
-@pytest.mark.parametrize("seed", seeds(2, 30))
+@pytest.mark.parametrize("seeds", ranges(2, 30))
 async def test_old_orders_go_whole_beside_live_ones_and_beside_an_operator_who_undoes_them(
-    seed: int,
+    seeds: Seeds,
 ) -> None:
-    purging = await run(seed, FAULTS)
-    check_gone(purging)
-    check_end(purging.system)
-    stayed = set(purging.old) - set(purging.gone())
-    for order_id in stayed:
-        state = purging.system.states()[order_id]
-        assert order_id in purging.undoing or state is OrderState.ERROR, (seed, order_id, state)
+    for seed in seeds:
+        purging = await run(seed, FAULTS)
+        check_gone(purging)
+        check_end(purging.system)
+        stayed = set(purging.old) - set(purging.gone())
+        for order_id in stayed:
+            state = purging.system.states()[order_id]
+            assert order_id in purging.undoing or state is OrderState.ERROR, (seed, order_id, state)

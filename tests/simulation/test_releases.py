@@ -18,7 +18,7 @@ from sas.engine.delivery import Delivery
 from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
 from sas.testing.system import with_newer
-from tests.long import seeds
+from tests.long import Seeds, ranges
 from tests.simulation.system import System, build, check_end
 
 ORDERS = 200
@@ -44,51 +44,53 @@ def deploy(system: System) -> None:
         system.world.kill(instance, with_host=True)
 
 
-@pytest.mark.parametrize("seed", seeds(1, 10))
+@pytest.mark.parametrize("seeds", ranges(1, 10))
 async def test_a_bad_release_for_two_minutes_rejects_nothing_and_is_one_alert(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    system = build(seed, Faults(), clocks_apart=(0.0, 1.0))
-    system.slow_store(0.2)
-    for number in range(ORDERS):
-        system.submit(f"O-{number}")
-    await system.world.run_for(2)
-    assert 0 < len(system.store.orders) < ORDERS
-    BadRelease(system, monkeypatch)
-    await system.world.run_for(120)
-    assert system.alerts() == {"agent-failing": 1}
-    deploy(system)
-    await system.world.run(system.at_rest)
-    check_end(system)
-    assert set(system.states().values()) == {OrderState.PROCESSED}
-    assert len(system.states()) == ORDERS
-    assert system.bus.messages(QUEUES.rejected) == []
-    await system.world.run_for(900)
-    assert system.alerts() == {"agent-failing": 1, "cleared": 1}
-    await system.close()
+    for seed in seeds:
+        system = build(seed, Faults(), clocks_apart=(0.0, 1.0))
+        system.slow_store(0.2)
+        for number in range(ORDERS):
+            system.submit(f"O-{number}")
+        await system.world.run_for(2)
+        assert 0 < len(system.store.orders) < ORDERS
+        BadRelease(system, monkeypatch)
+        await system.world.run_for(120)
+        assert system.alerts() == {"agent-failing": 1}
+        deploy(system)
+        await system.world.run(system.at_rest)
+        check_end(system)
+        assert set(system.states().values()) == {OrderState.PROCESSED}
+        assert len(system.states()) == ORDERS
+        assert system.bus.messages(QUEUES.rejected) == []
+        await system.world.run_for(900)
+        assert system.alerts() == {"agent-failing": 1, "cleared": 1}
+        await system.close()
 
 
 @pytest.mark.parametrize("faults", [Faults(), FAULTS], ids=["calm", "faults"])
-@pytest.mark.parametrize("seed", seeds(3, 50))
+@pytest.mark.parametrize("seeds", ranges(3, 50))
 async def test_orders_under_way_go_on_after_a_release_that_stops_all_instances_at_once(
-    seed: int, faults: Faults
+    seeds: Seeds, faults: Faults
 ) -> None:
-    system = build(seed, faults, clocks_apart=(0.0, 1.0))
-    system.slow_store(0.2)
-    for number in range(20):
-        system.submit(f"O-{number}")
-    await system.world.run_for(1.0 + seed % 5)
-    assert any(instance.running for instance in system.world.instances)
-    system.workflows = with_newer(system.workflows)
-    for host in system.hosts:
-        host.business = replace(host.business, workflows=system.workflows)
-    deploy(system)
-    for number in range(20, 30):
-        system.submit(f"O-{number}")
-    await system.world.run(system.at_rest)
-    check_end(system)
-    orders = [stored.order for stored in system.store.orders.values()]
-    assert {order.process_state for order in orders} == {OrderState.PROCESSED}
-    assert {order.details.version for order in orders} == {1, 2}
-    assert system.alerts() == {}
-    await system.close()
+    for seed in seeds:
+        system = build(seed, faults, clocks_apart=(0.0, 1.0))
+        system.slow_store(0.2)
+        for number in range(20):
+            system.submit(f"O-{number}")
+        await system.world.run_for(1.0 + seed % 5)
+        assert any(instance.running for instance in system.world.instances)
+        system.workflows = with_newer(system.workflows)
+        for host in system.hosts:
+            host.business = replace(host.business, workflows=system.workflows)
+        deploy(system)
+        for number in range(20, 30):
+            system.submit(f"O-{number}")
+        await system.world.run(system.at_rest)
+        check_end(system)
+        orders = [stored.order for stored in system.store.orders.values()]
+        assert {order.process_state for order in orders} == {OrderState.PROCESSED}
+        assert {order.details.version for order in orders} == {1, 2}
+        assert system.alerts() == {}
+        await system.close()

@@ -19,7 +19,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import AgentCall
 from sas.testing.plan import Faults
 from sas.testing.remote import ModelService
-from tests.long import ranges
+from tests.long import Seeds, ranges
 from tests.simulation.flapping import FAULTS, flapping
 from tests.simulation.system import System, build, check_end
 
@@ -121,7 +121,7 @@ def route_counts(system: System) -> Counter[str]:
 @pytest.mark.parametrize("seeds", ranges(2, 30))
 @pytest.mark.parametrize("clocks_apart", [(0.0,), (0.0, 3.0, -3.0)])
 async def test_every_effect_is_in_force_once_at_one_agent_while_services_go_down(
-    clocks_apart: tuple[float, ...], seeds: range
+    clocks_apart: tuple[float, ...], seeds: Seeds
 ) -> None:
     for seed in seeds:
         await run(prepared(seed, clocks_apart=clocks_apart))
@@ -148,7 +148,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("seeds", ranges(2, 30))
-async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seeds: range) -> None:
+async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seeds: Seeds) -> None:
     """Here no request is at two instances at once: both would have its one slot."""
     faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
     limits = {"inventory": 1, "payment": 2}

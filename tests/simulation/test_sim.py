@@ -44,7 +44,7 @@ from sas.testing.shrink import shrunk
 from sas.testing.system import Project, System
 from sas.testing.violation import Violation
 from tests.business import workflows
-from tests.long import ranges
+from tests.long import Seeds, ranges
 
 ROOT = Path(__file__).parents[2]
 TIME = timedelta(seconds=20)
@@ -73,7 +73,7 @@ def project() -> Project:
 
 
 @pytest.mark.parametrize("seeds", ranges(6, 150))
-def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seeds: range) -> None:
+def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seeds: Seeds) -> None:
     for seed in seeds:
         played = play(project, drawn(seed, project.workflows))
         assert played.violations == [], f"seed {seed}"

@@ -26,7 +26,7 @@ from sas.testing.plan import Faults
 from sas.testing.platform import QUEUES
 from sas.testing.store import MemoryStore
 from sas.testing.world import Handler, Instance
-from tests.long import seeds
+from tests.long import Seeds, ranges
 from tests.simulation.system import System, build, check_end
 
 ORDERS = 12
@@ -113,33 +113,37 @@ async def run_for(system: System, time: timedelta) -> None:
 
 
 @pytest.mark.parametrize("faults", [Faults(), FAULTS], ids=["calm", "faults"])
-@pytest.mark.parametrize("seed", seeds(3, 50))
-async def test_orders_run_to_their_end_on_two_versions_at_once(seed: int, faults: Faults) -> None:
-    system, newer = side_by_side(seed, faults)
-    await system.world.run(system.at_rest)
-    check_end(system)
-    assert newer.wrote
-    assert {newer.formats[order_id] for order_id in newer.wrote} == {FORMAT + 1}
-    assert system.alerts() == {}
-    await system.close()
-
-
-@pytest.mark.parametrize("seed", seeds(3, 30))
-async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_away(
-    seed: int,
+@pytest.mark.parametrize("seeds", ranges(3, 50))
+async def test_orders_run_to_their_end_on_two_versions_at_once(
+    seeds: Seeds, faults: Faults
 ) -> None:
-    system, newer = side_by_side(seed, Faults())
-    await run_for(system, timedelta(seconds=0.5 + seed % 3))
-    system.world.instances[1].up = False
-    await run_for(system, CHAIN_TIME)  # its functions run on to their end
-    orders_before = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
-    await run_for(system, 2 * DEPLOY_TIME)
-    orders_after = {order_id: system.store.orders[order_id].order for order_id in orders_before}
-    assert orders_after == orders_before
-    unfinished = [order for order in orders_before.values() if order.stopped_at is None]
-    assert set(system.alerts()) == ({"not-runnable"} if unfinished else set())
-    assert system.bus.messages(QUEUES.rejected) == []
-    system.world.instances[1].up = True
-    await system.world.run(system.at_rest)
-    check_end(system)
-    await system.close()
+    for seed in seeds:
+        system, newer = side_by_side(seed, faults)
+        await system.world.run(system.at_rest)
+        check_end(system)
+        assert newer.wrote
+        assert {newer.formats[order_id] for order_id in newer.wrote} == {FORMAT + 1}
+        assert system.alerts() == {}
+        await system.close()
+
+
+@pytest.mark.parametrize("seeds", ranges(3, 30))
+async def test_orders_of_a_newer_format_are_left_alone_and_reported_while_it_is_away(
+    seeds: Seeds,
+) -> None:
+    for seed in seeds:
+        system, newer = side_by_side(seed, Faults())
+        await run_for(system, timedelta(seconds=0.5 + seed % 3))
+        system.world.instances[1].up = False
+        await run_for(system, CHAIN_TIME)  # its functions run on to their end
+        orders_before = {order_id: system.store.orders[order_id].order for order_id in newer.wrote}
+        await run_for(system, 2 * DEPLOY_TIME)
+        orders_after = {order_id: system.store.orders[order_id].order for order_id in orders_before}
+        assert orders_after == orders_before
+        unfinished = [order for order in orders_before.values() if order.stopped_at is None]
+        assert set(system.alerts()) == ({"not-runnable"} if unfinished else set())
+        assert system.bus.messages(QUEUES.rejected) == []
+        system.world.instances[1].up = True
+        await system.world.run(system.at_rest)
+        check_end(system)
+        await system.close()

@@ -334,7 +334,8 @@ async def test_an_undo_is_given_what_its_own_do_returned() -> None:
     verb, call = system.agents["stock"].calls[-1]
     assert verb == "undo"
     assert call.own_result == {"reservation_id": 7}
-    assert call.key == "O-1/reserve"
+    assert (call.workflow, call.key) == ("chain", "O-1/reserve")
+    assert system.order().steps[0].result == '{"reservation_id":7}', "an undo returns nothing"
 
 
 @pytest.mark.parametrize("size", [160 * 1024, 250_000])

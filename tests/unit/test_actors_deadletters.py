@@ -66,6 +66,7 @@ async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejec
     await dead(system, letter(body, QUEUES.orders))
     assert system.state() == "Rejected"
     assert system.order().details.payload == '{"lines": [1, 2, 3]}'
+    assert system.order().details.version == 0, "it named none"
     (rejection,) = system.rejected()
     assert rejection.reason == "dead-lettered"
     assert rejection.description.startswith("its function ended each time without an answer")
@@ -286,6 +287,37 @@ async def test_a_request_whose_step_no_longer_waits_for_it_is_dropped() -> None:
     await dead(system, letter(message))
     assert system.order() == before
     assert (system.rejected(), system.alerts()) == ([], [])
+
+
+async def test_a_request_of_an_older_epoch_is_dropped_while_the_newer_one_is_out() -> None:
+    system = await claimed()
+    message = system.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    await system.later(30)
+    assert await system.sweep() == {"step reset": 1}
+    await system.step(QUEUES.scheduler)
+    before = system.order()
+    assert before.steps[0].epoch == 2
+    await dead(system, letter(message))
+    assert system.order() == before
+    assert (system.rejected(), system.alerts()) == ([], [])
+
+
+async def test_an_alert_that_its_queue_does_not_take_is_held_under_its_order() -> None:
+    system = await claimed()
+    message = system.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    system.bus.queues[QUEUES.alerts].length_max = 0
+    await dead(system, letter(message))
+    assert [held.order_id for held in await system.store.held(QUEUES.alerts, 9)] == ["O-1"]
+
+
+async def test_two_messages_of_one_id_are_both_kept() -> None:
+    system = kit()
+    for body in (b"junk", b"other junk"):
+        await dead(system, letter(body, QUEUES.scheduler, "m-1"))
+    first, second = system.rejected()
+    assert first.id != second.id
 
 
 async def test_a_request_of_an_order_that_is_gone_is_put_aside() -> None:
@@ -612,8 +644,10 @@ async def test_while_rivals_win_every_commit_the_dead_letter_comes_again() -> No
     system = kit()
     await system.submit()
     system.store.fail_next("commit", *[StoreFault.CONFLICT] * 40)
+    start = system.clock.now()
     with pytest.raises(ContentionError):
         await dead(system, letter(wake("w-9")))
+    assert system.clock.now() > start, "it waits a little before it tries again"
     assert system.rejected() == []
 
 

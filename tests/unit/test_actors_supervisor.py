@@ -11,11 +11,12 @@ import pytest
 
 from sas.actors import supervisor as module
 from sas.actors.supervisor import ROWS_AT_ONCE, SHARD_DUE_MAX, Supervisor
-from sas.domain.change import Due, OtherDue, OutDue
+from sas.domain.change import Due, OtherDue, OutDue, StepDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
+from sas.features.incidents.board import active_incidents
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.ports import (
     BusUnavailableError,
@@ -103,6 +104,24 @@ async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
     assert system.notices() == ["received", "failed", "undone"]
     assert [verb for verb, _ in system.agents["stock"].calls] == ["undo"]
     assert system.agents["payment"].calls == []
+
+
+async def test_while_an_out_row_cannot_be_sent_no_sweep_notifies_again() -> None:
+    system = kit()
+    scheduler = system.bus.queues[QUEUES.scheduler]
+    scheduler.length_max = 0
+    with pytest.raises(BusUnavailableError):
+        await system.submit()
+    assert system.notices() == ["received"]
+    for _ in range(3):
+        await system.later(120)
+        assert (await system.run(system.supervisor.sweep())).failed
+    assert system.notices() == ["received"]
+    scheduler.length_max = None
+    await system.later(120)
+    assert "sent again" in await system.sweep()
+    await system.drain()
+    assert system.state() == "Processed"
 
 
 async def test_a_pending_step_nobody_picked_up_is_woken_again_and_never_failed() -> None:
@@ -280,6 +299,16 @@ async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_ke
     assert system.state() == "Processed"
 
 
+async def test_a_due_row_of_a_step_that_is_not_there_changes_nothing() -> None:
+    system = await running()
+    before = system.order()
+    row = StepDue(at=system.clock.now(), order_id="O-1", step=9, epoch=1)
+    system.store._due[system.store.shards[0]]["gone"] = row
+    report = await system.run(system.supervisor.sweep())
+    assert (report.done, report.failed) == ({}, 0)
+    assert system.order() == before
+
+
 async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_first() -> None:
     system = kit()
     shard = system.store.shards[5]
@@ -455,6 +484,9 @@ async def test_orders_that_cannot_be_supervised_do_not_block_rows_that_are_due()
         await system.later(10)
     assert "woken again" in system.words("O-1")
     assert failed == len(broken)
+    (incident,) = (await active_incidents(system.store).all()).values()
+    assert incident.value is not None
+    assert incident.value.times == failed
     system.store.load = load  # type: ignore[method-assign]
     await system.later(300)
     assert (await system.sweep())["woken again"] >= SHARD_DUE_MAX
