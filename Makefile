@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos rehearse soak test test-all test-unit screens test-infra test-sdk check lint names types contracts workflows format bench bench-peers weight dist clean
+.PHONY: help setup demo up docs chaos rehearse soak test test-all test-unit screens mutation test-infra test-sdk check lint names types contracts workflows format bench bench-peers weight dist clean
 SHELL := /bin/bash
 VENV := .venv
 # Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
@@ -59,8 +59,8 @@ build/docs/.ready: requirements-docs.txt docs/site/package-lock.json tools/find-
 	@npm ci --prefix docs/site --no-fund --no-audit --loglevel=error
 	@touch $@
 
-# The tools of workflows, in environments of their own: build/ci and build/checkov.
-build/ci/.ready build/checkov/.ready: build/%/.ready: requirements-%.txt tools/find-python.sh
+# Tools of workflows and of the mutation tester, in environments of their own.
+build/ci/.ready build/checkov/.ready build/mutation/.ready: build/%/.ready: requirements-%.txt tools/find-python.sh
 	@python=$$(tools/find-python.sh) || exit 1; rm -rf build/$* && "$$python" -m venv build/$*
 	@build/$*/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
@@ -133,6 +133,9 @@ bench: setup ## orders a second, latency, requests per order
 
 bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1, ROUNDS=3)
 	@$(PY) -m lab.benchmarks.peers $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+mutation: setup build/mutation/.ready ## 200 mutants that nobody chose, and what survives (SEED=2, SAMPLE=50)
+	@$(PY) -m lab.mutation $(if $(SEED),--seed $(SEED)) $(if $(SAMPLE),--sample $(SAMPLE))
 
 weight: setup ## lines, words, settings, verbs: the table of ARCHITECTURE.md
 	@$(PY) -m lab.weight

@@ -75,6 +75,7 @@ class Report:
 
     def __init__(self, mutants: Sequence[MadeMutant]) -> None:
         self._mutants = mutants
+        BUILD.mkdir(parents=True, exist_ok=True)
         self._file = BUILD / f"report-{os.getpid()}.jsonl"
         self._file.write_text("")
         self._begin = time.monotonic()
