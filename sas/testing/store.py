@@ -21,7 +21,8 @@ The contract tests run against this store and against the real one. The rules th
    lists.
 8. **Faults** come before an operation (``pause``, ``UNAVAILABLE``, ``CONFLICT``) or after a write
    (``LOST_ANSWER``). The caller gets the same error for ``UNAVAILABLE`` and ``LOST_ANSWER``, so it
-   cannot know whether its write happened. What was written stays.
+   cannot know whether its write happened. What was written stays. At a ``CONFLICT`` a rival wrote
+   the same once more: the token that the caller has is old for ever, and it has to read again.
 """
 
 from __future__ import annotations
@@ -88,8 +89,15 @@ class StoreFault(Enum):
     """Faults that a test can inject into an operation."""
 
     UNAVAILABLE = "nothing was read or written: StoreUnavailableError"
-    CONFLICT = "a commit wrote nothing: ConflictError"
-    LOST_ANSWER = "a commit or payload was written, but the actor gets StoreUnavailableError"
+    CONFLICT = "a rival was first, and nothing was written: ConflictError"
+    LOST_ANSWER = "it was written, but the actor gets StoreUnavailableError"
+
+
+_WITH = {
+    StoreFault.CONFLICT: {"commit", "write_shared"},
+    StoreFault.LOST_ANSWER: {"commit", "keep_error", "put_payload", "write_shared"},
+}
+"""The operations that can fail in these ways. All can be unavailable."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,7 +203,14 @@ class MemoryStore:
         return sum(map(len, self._due.values())) + len(self.held_messages)
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
-        """Inject these faults into the next calls of an operation, one each."""
+        """Inject these faults into the next calls of an operation, one each.
+
+        Raises:
+            ValueError: the operation cannot fail in this way, so the fault would do nothing.
+        """
+        for fault in faults:
+            if operation not in _WITH.get(fault, {operation}):
+                raise ValueError(f"{operation} has no {fault.name}")
         self._faults[operation].extend(faults)
 
     async def load(self, order_id: str) -> Order | None:
@@ -218,6 +233,9 @@ class MemoryStore:
         fault = await self._begin("commit", order_id)
         if fault is StoreFault.CONFLICT:
             self.meter.reads += 1  # the journal row of its seq
+            if stored := self.orders.get(order_id):
+                self._versions += 1
+                stored.order = replace(stored.order, token=f"v{self._versions}")
             raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
         if fault is StoreFault.LOST_ANSWER:  # 8. what was written stays
@@ -388,14 +406,19 @@ class MemoryStore:
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
-        await self._begin("write_shared", name)
+        fault = await self._begin("write_shared", name)
         shared = self._shared.get(name)
-        if (shared.token if shared else None) != token:
+        if fault is StoreFault.CONFLICT and shared:
+            self._versions += 1
+            self._shared[name] = SharedValue(shared.value, f"v{self._versions}")
+        if fault is StoreFault.CONFLICT or (shared.token if shared else None) != token:
             raise ConflictError(f"shared value {name} changed since it was read")
         self.meter.reads += 1  # it is read again, for its new token
         self._versions += 1
         self._shared[name] = SharedValue(value, f"v{self._versions}")
         self.formats[_shared_key(name)] = self.format
+        if fault is StoreFault.LOST_ANSWER:
+            raise StoreUnavailableError(f"shared value {name}: written, but the answer was lost")
         return self._shared[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:

@@ -482,10 +482,11 @@ class World:
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
         if self._happens("store_down"):
             return StoreFault.UNAVAILABLE
-        writes = operation in {"commit", "put_payload"}
+        writes = operation in {"commit", "put_payload", "write_shared"}
         if writes and self._happens("store_lost_answer"):
             return StoreFault.LOST_ANSWER
-        conflicts = operation == "commit" and self._happens("store_conflict")
+        guarded = operation in {"commit", "write_shared"}
+        conflicts = guarded and self._happens("store_conflict")
         return StoreFault.CONFLICT if conflicts else None
 
     def _bus_fault(self, _message: Message) -> BusFault | None:
