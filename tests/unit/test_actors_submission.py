@@ -82,14 +82,14 @@ async def test_the_notification_of_a_duplicate_names_the_state_of_the_finished_o
     assert notification.data.state == "Processed"
 
 
-async def test_a_duplicate_notified_again_has_the_same_message_id() -> None:
+async def test_the_notification_of_each_submission_has_an_id_of_its_own() -> None:
+    """The same submission has the same one, so that its copy is dropped."""
     system = kit()
-    await system.submit()
-    await system.submit(message_id="m-2")
-    await system.submit(message_id="m-2")
-    ids = system.ids(SHOP)
-    assert ids[1] == ids[2]
-    assert ids[1] != ids[0]
+    for message_id in ("m-1", "m-2", "m-2", "m-3"):
+        await system.submit(message_id=message_id)
+    first, second, copy, third = system.ids(SHOP)
+    assert second == copy
+    assert len({first, second, third}) == 3
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,12 @@ async def test_a_missing_reply_queue_is_one_incident_until_it_exists_and_orders_
         "Queue “responses-nobody” refuses notifications: “there is no queue 'responses-nobody'”. "
     )
     system.bus.declare("responses-nobody")
+    system.store.fail_next("read_shared", StoreFault.UNAVAILABLE)  # the incident cannot end
     await system.submit(order("O-3", reply_queue="responses-nobody"), "m-3")
+    assert [alert.kind for alert in system.alerts()] == ["undeliverable"]
+    await system.submit(order("O-4", reply_queue="responses-nobody"), "m-4")
     assert [alert.kind for alert in system.alerts()] == ["undeliverable", "cleared"]
-    assert system.notices("responses-nobody") == ["received"]
+    assert system.notices("responses-nobody") == ["received", "received"]
 
 
 async def test_applications_that_name_many_missing_queues_share_an_incident_past_a_bound() -> None:
