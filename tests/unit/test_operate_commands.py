@@ -423,6 +423,8 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
     system = kit(CARE)
     await system.submit(order(workflow="care"))
     before = system.order()
+    other = next(f"w-{n}" for n in range(10, 9999) if slot_of(f"w-{n}") == slot_of("w-9"))
+    await CommandAnswers(system.store).record(other, "another one")
     system.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
     await system.hand(command("acknowledge", before.seq, "w-9"))
     reason = "only an order in Error needs to be acknowledged, and this is Pending"
