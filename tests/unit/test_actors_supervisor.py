@@ -106,20 +106,6 @@ async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
     assert system.agents["payment"].calls == []
 
 
-async def test_while_the_undo_of_a_failed_step_cannot_be_sent_no_sweep_notifies_again() -> None:
-    system = await running()
-    await system.later(30)
-    assert await system.sweep() == {"step reset": 1}
-    await system.step(QUEUES.scheduler)
-    system.agents_die()
-    system.bus.queues[QUEUES.agent("stock")].length_max = 0
-    for _ in range(4):
-        await system.later(120)
-        await system.run(system.supervisor.sweep())
-    assert "step failed, undo decided" in system.words()
-    assert system.notices() == ["received", "failed"]
-
-
 async def test_a_pending_step_nobody_picked_up_is_woken_again_and_never_failed() -> None:
     system = kit()
     await system.submit()
