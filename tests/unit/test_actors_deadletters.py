@@ -310,7 +310,7 @@ async def test_an_alert_that_its_queue_does_not_take_is_held_under_its_order() -
     assert message is not None
     system.bus.queues[QUEUES.alerts].length_max = 0
     await dead(system, letter(message))
-    assert [held.order_id for held in await system.store.held(QUEUES.alerts, 9)] == ["O-1"]
+    assert [message.order_id for message in await system.store.held(QUEUES.alerts, 9)] == ["O-1"]
 
 
 async def test_two_messages_of_one_id_are_both_kept() -> None:
