@@ -115,12 +115,13 @@ class Report:
                 old = (ROOT / mutant.path).read_text().splitlines()
                 diff = difflib.unified_diff(old, mutant.source().splitlines(), n=0, lineterm="")
                 print("\n".join([*diff][3:]))
-        found = sum(kills.values()) - kills.pop("", 0)
+        survivors = kills.pop("", 0)
+        part = (len(results) - survivors) / len(results)
         print(
             f"\nfound first by: {', '.join(f'{layer} {count}' for layer, count in kills.items())}"
         )
-        print(f"{found} of {len(results)} were found, {found / len(results):.1%}")
-        return found / len(results)
+        print(f"{len(results) - survivors} of {len(results)} were found, {part:.1%}")
+        return part
 
 
 def hunt(mutants: Sequence[MadeMutant], jobs: int) -> float:
@@ -133,7 +134,7 @@ def hunt(mutants: Sequence[MadeMutant], jobs: int) -> float:
     if not pid:
         os.close(reading)
         with os.fdopen(writing, "w") as stream:
-            Bench(jobs).run(partial(_hunt_functions, mutants, jobs, report, stream))
+            Bench(jobs).run(partial(_hunt_functions, mutants, report, stream))
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as stream:
@@ -159,7 +160,7 @@ def hunt(mutants: Sequence[MadeMutant], jobs: int) -> float:
 
 
 def _hunt_functions(
-    mutants: Sequence[MadeMutant], jobs: int, report: Report, rest: TextIO, bench: Bench
+    mutants: Sequence[MadeMutant], report: Report, rest: TextIO, bench: Bench
 ) -> None:
     """Hunt what can be hunted in processes that have imported all; write the others.
 
@@ -168,7 +169,7 @@ def _hunt_functions(
     swift = [number for number, mutant in enumerate(mutants) if bench.replaced(mutant)]
     works = [partial(bench.hunted, mutants[number]) for number in swift]
     again = {*range(len(mutants))} - {*swift}
-    for place, finder in forked(works, jobs):
+    for place, finder in forked(works, bench.jobs):
         number = swift[place]
         if finder or not bench.is_at_import(mutants[number]):
             report.add(number, finder, len(bench.covering(mutants[number])))

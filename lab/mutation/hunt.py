@@ -171,7 +171,7 @@ class Bench:
     """The tests in memory, what they touch, and the functions that a mutant can replace."""
 
     def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
+        self.jobs = jobs
         self._at_import: set[tuple[str, str]] = set()
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         self._loop = Loop(self._begin)
@@ -220,7 +220,7 @@ class Bench:
         missing = [file for file in files if not names[file].exists()]
         (BUILD / "tests").mkdir(parents=True, exist_ok=True)
         works = [lambda file=file: self._measured(files[file], names[file]) for file in missing]
-        for number, (place, result) in enumerate(forked(works, self._jobs), 1):
+        for number, (place, result) in enumerate(forked(works, self.jobs), 1):
             note = f": {result}" if result else ""
             print(f"measured {number} of {len(missing)} {missing[place]}{note}", flush=True)
         for name in names.values():
@@ -338,13 +338,13 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
     This process must be a forked one that has not imported ``sas``.
     """
     order = {test.name: number for number, test in enumerate(tests)}
-    found = ["import"]
+    finder = ["import"]
 
     def run(items: list[pytest.Item]) -> None:
         chosen = sorted(
             (item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid]
         )
-        found[0] = loop.first_failing(chosen, {test.name: test for test in tests})
+        finder[0] = loop.first_failing(chosen, {test.name: test for test in tests})
 
     def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
         if loader.path == str(ROOT / mutant.path):
@@ -356,7 +356,7 @@ def hunted_at_import(mutant: MadeMutant, tests: Sequence[MeasuredTest]) -> str:
     limit(30)
     loop = Loop(run)
     loop.collect(sorted({test.file for test in tests}))
-    return found[0]
+    return finder[0]
 
 
 def _users(path: str) -> list[str]:

@@ -53,7 +53,7 @@ def arguments(node: cst.Call) -> Iterable[cst.Call]:
     """Leave an argument out; but for texts, and for what types find anyway: None in its place."""
     for mutated in operator_arg_removal(node):
         lost = [argument for argument in node.args if argument not in mutated.args]
-        if len(mutated.args) < len(node.args) and not any(is_text(one.value) for one in lost):
+        if len(mutated.args) < len(node.args) and not any(is_text(each.value) for each in lost):
             yield mutated
 
 
@@ -201,11 +201,11 @@ def shown(before: str, old: str, new: str, after: str) -> str:
     head = common(olds, news)
     tail = common(olds[head:][::-1], news[head:][::-1])
     parts = [olds[:head], olds[head : len(olds) - tail], olds[len(olds) - tail :]]
-    left, removed, right = map("".join, parts)
+    start, removed, end = map("".join, parts)
     added = "".join(news[head : len(news) - tail])
-    left = (line(before.rpartition("\n")[2]) + left)[-AROUND:].lstrip()
-    right = (right + line(after.partition("\n")[0].partition("  #")[0]))[:AROUND].rstrip()
-    return f"{left}[-{removed}-]{{+{added}+}}{right}"
+    start = (line(before.rpartition("\n")[2]) + start)[-AROUND:].lstrip()
+    end = (end + line(after.partition("\n")[0].partition("  #")[0]))[:AROUND].rstrip()
+    return f"{start}[-{removed}-]{{+{added}+}}{end}"
 
 
 def line(text: str) -> str:
@@ -218,11 +218,11 @@ def tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]| ", line(text))
 
 
-def common(left: Sequence[str], right: Sequence[str]) -> int:
+def common(olds: Sequence[str], news: Sequence[str]) -> int:
     """Return how many tokens two texts begin with."""
-    pairs = zip(left, right, strict=False)
-    different = (at for at, (one, other) in enumerate(pairs) if one != other)
-    return next(different, min(len(left), len(right)))
+    pairs = zip(olds, news, strict=False)
+    different = (at for at, (old, new) in enumerate(pairs) if old != new)
+    return next(different, min(len(olds), len(news)))
 
 
 def main(target: str, paths: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from sas.codec import internal
 from sas.codec.external import RejectedMessage
+from sas.domain.messages import JournalEntry
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import FAILURES_MAX, REFUSED
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
@@ -309,7 +310,7 @@ async def test_an_alert_that_its_queue_does_not_take_is_held_under_its_order() -
     assert message is not None
     system.bus.queues[QUEUES.alerts].length_max = 0
     await dead(system, letter(message))
-    assert [held.order_id for held in await system.store.held(QUEUES.alerts, 9)] == ["O-1"]
+    assert [message.order_id for message in await system.store.held(QUEUES.alerts, 9)] == ["O-1"]
 
 
 async def test_two_messages_of_one_id_are_both_kept() -> None:
@@ -648,6 +649,25 @@ async def test_while_rivals_win_every_commit_the_dead_letter_comes_again() -> No
     with pytest.raises(ContentionError):
         await dead(system, letter(wake("w-9")))
     assert system.clock.now() > start, "it waits a little before it tries again"
+    assert system.rejected() == []
+
+
+async def test_a_handler_that_commits_just_before_the_fence_of_its_dead_letter_wins() -> None:
+    system = kit()
+    await system.submit()
+    message = system.bus.take(QUEUES.scheduler)
+    assert message is not None
+    recorded = system.store.recorded
+
+    async def late(order_id: str, cause: str) -> JournalEntry | None:
+        system.store.recorded = recorded  # type: ignore[method-assign]
+        entry = await recorded(order_id, cause)
+        await system.scheduler.handle(delivery(message))
+        return entry
+
+    system.store.recorded = late  # type: ignore[method-assign]
+    await dead(system, letter(message))
+    assert system.words() == ["submitted", "claimed"]
     assert system.rejected() == []
 
 

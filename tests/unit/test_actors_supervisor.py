@@ -106,24 +106,6 @@ async def test_past_the_threshold_a_workflow_that_undoes_is_undone() -> None:
     assert system.agents["payment"].calls == []
 
 
-async def test_while_an_out_row_cannot_be_sent_no_sweep_notifies_again() -> None:
-    system = kit()
-    scheduler = system.bus.queues[QUEUES.scheduler]
-    scheduler.length_max = 0
-    with pytest.raises(BusUnavailableError):
-        await system.submit()
-    assert system.notices() == ["received"]
-    for _ in range(3):
-        await system.later(120)
-        assert (await system.run(system.supervisor.sweep())).failed
-    assert system.notices() == ["received"]
-    scheduler.length_max = None
-    await system.later(120)
-    assert "sent again" in await system.sweep()
-    await system.drain()
-    assert system.state() == "Processed"
-
-
 async def test_a_pending_step_nobody_picked_up_is_woken_again_and_never_failed() -> None:
     system = kit()
     await system.submit()

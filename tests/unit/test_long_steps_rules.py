@@ -31,6 +31,11 @@ def received(seconds_left: float, **members: object) -> Received:
     return Received(complete_by=T0 + seconds_left * SECOND, allowed=ALLOWED, **members)  # type: ignore[arg-type]
 
 
+def test_what_was_put_back_needs_a_sixth_of_a_time_that_is_very_short() -> None:
+    tried = Received(complete_by=T0, allowed=0.12 * SECOND, state=CallState.TRIED)
+    assert tried.time_needed == 0.02 * SECOND
+
+
 def out(seconds_left: float) -> StepRecord:
     """Return a step that is out, and was granted this time."""
     until = T0 + seconds_left * SECOND

@@ -12,7 +12,7 @@ from sas.adapters.payload_codec import FernetCodec
 from sas.domain.content import PayloadRef
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
 from sas.operate.versions import Break, WorkflowVersion, versions
-from sas.ports import PayloadCodec, RefusedError, StateStore, StoreMismatchError
+from sas.ports import CorruptOrderError, PayloadCodec, RefusedError, StateStore, StoreMismatchError
 from sas.saga import business_of
 from sas.testing.store import MemoryStore
 from tests.contract import cases
@@ -220,3 +220,13 @@ async def test_a_command_for_an_order_whose_version_is_gone_is_refused_with_what
     await later.hand(command("cancel", before.seq))
     assert later.order() == before
     assert "has no version 1: known are 2; deploy it again as it was" in later.alerts()[-1].text
+
+
+async def test_an_order_that_lost_a_step_by_hand_is_not_acted_on() -> None:
+    system = kit()
+    await system.submit()
+    system.context.kept_orders.forget("O-1")
+    whole = system.order()
+    system.store.orders["O-1"].order = replace(whole, steps=whole.steps[:1])
+    with pytest.raises(CorruptOrderError, match="it has 1 steps, and its workflow 2"):
+        await system.context.load("O-1")
