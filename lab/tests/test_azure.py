@@ -63,6 +63,7 @@ def test_the_bill_adds_up() -> None:
     assert parts["storage"] == pytest.approx(1.25 * (0.045 * stored_gb + 0.036e-6 * requests))
 
 
+@pytest.mark.long
 def test_the_page_and_its_picture_are_of_this_simulation() -> None:
     results = azure.simulate_all()
     page = PAGE.read_text()

@@ -17,10 +17,12 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
 from devstack.servicebus.wire.links import QueueSenderLink
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from tests.forked import sas_said
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, notification
 
+pytestmark = SHORT_PAUSES
 ROOT = Path(__file__).parents[2]
 NORTHWIND = ROOT / "samples" / "northwind-orders.jsonl"
 

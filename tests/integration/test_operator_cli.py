@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from samples.remote_services import Faults
 from sas.domain.ids import key_time
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE
@@ -23,7 +24,7 @@ from tests.functions_rig import EVERY_SECOND, Rig, body_of, rig, until
 from tests.integration.sas_command import Gate, sas
 from tests.unit.actors_kit import order
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 LONG_WAIT = ("--yes", "--wait", "120", "--json")
 
 

@@ -10,6 +10,7 @@ import pytest
 from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.tables.store import TableStore
 from sas.cli.main import main
@@ -17,6 +18,7 @@ from sas.deploy import backup
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, WORKED, Rig, rig, time_allowed_is_over, until
 
+pytestmark = SHORT_PAUSES
 SERVICES = ("stock", "payment", "shipping")
 
 

@@ -10,9 +10,10 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from tests.functions_rig import SHOP, WHOLESALE, Rig, order, rig, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

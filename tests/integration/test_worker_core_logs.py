@@ -22,12 +22,14 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.functions import metadata
 from devstack.tests import worker_core
+from devstack.tests.sdk_kit import SHORT_PAUSES
 from devstack.tests.worker_core import packed
 from tests.functions_rig import ROOT, SHOP, Rig, own_app, rig
 from tests.infra.kit import SPAN_BYTES_AN_ORDER_MAX
 from tests.ingestion import ingesting
 
-ORDERS = 10
+pytestmark = SHORT_PAUSES
+ORDERS = 3
 RECORDS_AN_ORDER_MAX = 1
 LOG_BYTES_AN_ORDER_MAX = 200
 SPANS_AN_ORDER = 11

@@ -90,11 +90,11 @@ def test_an_undo_of_the_last_step_that_does_nothing_is_found(
         test(Kit())  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("words", [("sas.cli", "sim"), ("lab.seeds",)])
-def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", ["sas.cli sim --seed 9", "lab.seeds --seed 4"])
+def test_a_seed_gives_the_same_story_to_the_letter_in_every_process(words: str) -> None:
     stories = [
         subprocess.run(
-            [sys.executable, "-m", *words, "--seed", "9"],
+            [sys.executable, "-m", *words.split()],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             check=True,
