@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from devstack.tests.sdk_kit import hurried
 from tests.ports import free_port
@@ -45,6 +45,9 @@ settings.register_profile(
 )
 settings.register_profile(
     "long", settings.get_profile("short"), max_examples=500, derandomize=False
+)
+settings.register_profile(  # a mutant is found: nobody reads the shortest sequence that finds it
+    "mutation", settings.get_profile("short"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("short")
 
