@@ -157,8 +157,8 @@ class Loop:
 
     def collect(self, paths: Sequence[str]) -> None:
         """Import tests and run the work on them."""
-        options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0")
-        options += ("--hypothesis-profile=mutation",)
+        options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0"]
+        options.append("--hypothesis-profile=mutation")
         pytest.main([*options, "--no-header", "--no-summary", *paths], plugins=[self])
 
 
