@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sas.domain.queues import lane
-from sas.ports import AgentCall, AwaitCallback
+from sas.ports import AgentCall, AwaitCallback, StillRunning
 from tests.unit.actors_kit import QUEUES, Kit, called_back, kit, letter, order, received
 
 URGENT = tuple(name for name in QUEUES.on_the_way(["stock", "payment"]) if name.endswith("-urgent"))
@@ -29,12 +29,16 @@ def waiting_counts(system: Kit) -> dict[str, int]:
 
 async def test_everything_that_follows_from_an_urgent_order_stays_in_its_lane() -> None:
     system = kit()
+    system.agents["stock"].then(StillRunning(timedelta(seconds=20)), {"by": "a later look"})
     await submit(system)
     queues: set[str] = set()
     for _ in range(99):
         waiting = [name for name in waiting_counts(system) if name in {*URGENT, *ORDINARY}]
-        if not waiting:
+        if not waiting and system.state("U-1") == "Processed":
             break
+        if not waiting:
+            await system.later(20)
+            continue
         queues.update(waiting)
         await system.step(waiting[0])
     assert system.state("U-1") == "Processed"

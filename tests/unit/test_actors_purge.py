@@ -55,7 +55,7 @@ async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay
     decided = cases.compensated(undone)
     assert await system.store.commit(decided)
     report = await run(system)
-    assert (report.removed, report.remaining, report.failed) == (2, 0, 0)
+    assert (report.led, report.removed, report.remaining, report.failed) == (True, 2, 0, 0)
     assert set(system.store.orders) == {"young", "undone"}
 
 

@@ -134,6 +134,7 @@ def test_orders_spread_evenly_over_all_shards(shards: int) -> None:
 
 def test_shards_sort_as_two_hex_digits() -> None:
     assert ids.all_shards(256) == sorted(ids.all_shards(256))
+    assert len(ids.all_shards(1)) == 1
     assert (ids.all_shards(256)[0], ids.all_shards(256)[255]) == ("00", "ff")
 
 
