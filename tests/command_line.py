@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -13,9 +14,14 @@ from typer.main import get_group
 from sas.cli.main import OTHER_NAMES, app
 
 
+@cache
+def _sas() -> TyperGroup:
+    return get_group(app())
+
+
 def wrong_in(arguments: Sequence[str]) -> str:
     """Return what is wrong with a command, without running it; an empty text if nothing is."""
-    command: Any = get_group(app())
+    command: Any = _sas()
     context: Any = None
     name: str | None = "sas"
     words = list(arguments)

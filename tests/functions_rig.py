@@ -118,15 +118,16 @@ class Rig:
         """Take all that a queue holds now; return everything ever taken from it."""
         messages = self.received.setdefault(queue, [])
         key = ("receive", queue)
-        while self.broker.counts(queue).active:
-            if key not in self.links:
-                self.links[key] = self.client.get_queue_receiver(queue)
-            try:
-                for message in await self.links[key].receive_messages(200, max_wait_time=1):
-                    await self.links[key].complete_message(message)
-                    messages.append(message)
-            except ServiceBusError:  # a test cut its connection: it comes over a new one
-                await self.links.pop(key).close()
+        async with asyncio.timeout(PATIENCE_S):
+            while self.broker.counts(queue).active:
+                if key not in self.links:
+                    self.links[key] = self.client.get_queue_receiver(queue)
+                try:
+                    for message in await self.links[key].receive_messages(200, max_wait_time=1):
+                        await self.links[key].complete_message(message)
+                        messages.append(message)
+                except ServiceBusError:  # a test cut its connection: it comes over a new one
+                    await self.links.pop(key).close()
         return messages
 
     async def give_up(self, queue: str, **why: str) -> ServiceBusReceivedMessage:

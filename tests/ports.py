@@ -16,11 +16,12 @@ def free_port() -> int:
     It lies below the ports that a system gives to outgoing connections and to those who ask for
     any port, and each process of pytest begins somewhere else.
     """
-    while True:
-        port = _FIRST + next(_numbers) % _COUNT
+    for number in itertools.islice(_numbers, _COUNT):
+        port = _FIRST + number % _COUNT
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         return port
+    raise AssertionError("every port is taken")

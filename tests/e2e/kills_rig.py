@@ -170,13 +170,14 @@ async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:
         correlation_id=f"c-{order_id}",
         submission_id=f"s-{order_id}",
     )
-    while True:
-        try:
-            await client.submit(new)
-        except SubmitError:
-            await asyncio.sleep(0.2)  # safe to send again, under the id it had
-        else:
-            return
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        while True:
+            try:
+                await client.submit(new)
+            except SubmitError:
+                await asyncio.sleep(0.2)  # safe to send again, under the id it had
+            else:
+                return
 
 
 def _config() -> dict[str, Any]:

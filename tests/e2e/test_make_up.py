@@ -36,6 +36,7 @@ def project(tmp_path: Path) -> Path:
     return project_in(tmp_path)
 
 
+@pytest.mark.long
 def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it(
     project: Path,
 ) -> None:

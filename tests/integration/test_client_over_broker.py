@@ -271,8 +271,9 @@ async def test_a_follow_and_a_submission_survive_cut_and_detached_links_and_a_re
             async with Broker(queues, data=tmp_path, port=first.port) as again:
                 await put(again, notification("A-1", "completed"))
                 event = await ended
-                while not is_end(event):
-                    event = await anext(events)
+                async with asyncio.timeout(120):
+                    while not is_end(event):
+                        event = await anext(events)
                 assert (await submitting).order_id == "A-3"
                 assert again.counts("orders").active == 3
                 await events.aclose()

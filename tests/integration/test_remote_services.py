@@ -453,9 +453,10 @@ async def test_it_prints_one_ready_line_and_ends_by_a_signal_even_during_a_slow_
                 )
             )
             calls = 0
-            while not calls:
-                async with session.get(f"{line['payment']}/ledger") as response:
-                    calls = (await response.json())["calls"]
+            async with asyncio.timeout(120):
+                while not calls:
+                    async with session.get(f"{line['payment']}/ledger") as response:
+                        calls = (await response.json())["calls"]
             async with session.get(f"{line['payment']}/faults") as response:
                 faults = await response.json()
             assert (faults["seed"], faults["slow"], faults["slow_seconds"]) == (9, 1.0, 60.0)

@@ -111,19 +111,15 @@ async def worker(folder: Path, packages: Path, settings: dict[str, str]) -> Asyn
 async def work_off(running: Rig, client: ServiceBusClient, core: Worker) -> None:
     """Hand every message to its function until no queue has one."""
     receivers = {queue: client.get_queue_receiver(queue) for queue in FUNCTIONS}
-    moved = True
-    while moved:
-        moved = False
-        for queue, name in FUNCTIONS.items():
-            while running.broker.counts(queue).active:
-                for message in await receivers[queue].receive_messages(50, max_wait_time=60):
-                    datum, properties = metadata.single(message, binary=True)
-                    packed_properties = {key: packed(value) for key, value in properties.items()}
-                    work = {"id": 0, "function": name, "datum": packed(datum)}
-                    answer = await core.answer(work | {"metadata": packed_properties})
-                    assert answer["status"] == "Success", answer
-                    await receivers[queue].complete_message(message)
-                    moved = True
+    async with asyncio.timeout(300):
+        while busy := [queue for queue in FUNCTIONS if running.broker.counts(queue).active]:
+            for message in await receivers[busy[0]].receive_messages(50, max_wait_time=60):
+                datum, properties = metadata.single(message, binary=True)
+                packed_properties = {key: packed(value) for key, value in properties.items()}
+                work = {"id": 0, "function": FUNCTIONS[busy[0]], "datum": packed(datum)}
+                answer = await core.answer(work | {"metadata": packed_properties})
+                assert answer["status"] == "Success", answer
+                await receivers[busy[0]].complete_message(message)
     await asyncio.gather(*(receiver.close() for receiver in receivers.values()))
 
 

@@ -91,11 +91,15 @@ class System:
     async def work(self) -> None:
         """Hand out messages until none is visible. Apart, two seconds pass before each."""
         handlers = self._handlers()
-        while messages := [m for queue in handlers if (m := self.bus.receive(queue)) is not None]:
+        for _ in range(10_000):
+            messages = [m for queue in handlers if (m := self.bus.receive(queue)) is not None]
+            if not messages:
+                return
             for message in messages:
                 if self.apart:  # nothing that was read lately is remembered
                     await self.clock.sleep(2)
                 await self._hand(message)
+        raise AssertionError("the messages have no end")
 
     async def sweep(self) -> None:
         """Run the supervisor's function."""

@@ -236,7 +236,7 @@ class Story:
         """Send an order as an application does: again and again while its queue takes nothing."""
         of_no_host()
         await self.system.world.clock.sleep(at)
-        while True:
+        for _ in range(10_000):
             try:
                 self.system.submit(order_id, workflow)
             except BusUnavailableError:
@@ -244,6 +244,7 @@ class Story:
             else:
                 self.sent_at[order_id] = self.system.world.clock.now()
                 return
+        raise AssertionError(f"{order_id} is never taken")
 
     def _finished(self) -> bool:
         return all(sender.done() for sender in self.senders) and self.system.at_rest()

@@ -176,7 +176,9 @@ async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> 
 
 
 async def letters_are_handled(system: Kit) -> None:
-    while message := system.bus.take(QUEUES.dead_letters):
+    for _ in system.bus.messages(QUEUES.dead_letters):
+        message = system.bus.take(QUEUES.dead_letters)
+        assert message is not None
         handler = system.dead_letters.handle
         await system.run(system.receiver.receive(handler, delivery(message)))
 

@@ -21,16 +21,24 @@ def watching(system: Kit) -> Watch:
     return Watch(system.store, system.clock.now)
 
 
+async def read_whole(watcher: Watch) -> list[list[str]]:
+    """Look until the whole past is read; return the finished orders after each look."""
+    snapshots = []
+    for _ in range(1000):
+        if watcher.picture.whole:
+            return snapshots
+        await watcher.look()
+        snapshots.append(list(watcher.picture.finished))
+    raise AssertionError("the past is never read to its end")
+
+
 async def test_the_past_is_read_part_by_part_and_each_order_is_known_once() -> None:
     system = kit(CARE)
     for name, pause in (("week", 6 * 86_400), ("day", 80_000), ("hours", 7000), ("now", 1)):
         await submit(system, name)
         await system.later(pause)
     watcher = watching(system)
-    snapshots = []
-    while not watcher.picture.whole:
-        await watcher.look()
-        snapshots.append(list(watcher.picture.finished))
+    snapshots = await read_whole(watcher)
     assert snapshots[0] == ["now"]
     assert snapshots[-1] == ["week", "day", "hours", "now"]  # the newest are last
     await submit(system, "later")
@@ -90,8 +98,7 @@ async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
         await system.later(60)
     await fail(system, "B", agent="payment", code="x", message="y")
     watcher = watching(system)
-    while not watcher.picture.whole:
-        await watcher.look()
+    await read_whole(watcher)
     rates, times = charts.of(watcher.picture)
     assert rates.label == "In the last hour: 3 completed, 0 undone, 1 failed."
     assert [bar.kind for bar in rates.bars] == ["completed"] * 3 + ["failed"]
@@ -112,8 +119,7 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
         await submit(system, f"Z-{number}")
     await system.submit(actors_kit.order("under-way", workflow="care"), "m-u")
     watcher = watching(system)
-    while not watcher.picture.whole:
-        await watcher.look()
+    await read_whole(watcher)
     counts = {"all": 9, "finished": 5, "error": 3, "processed": 5, "under-way": 1}
     for state, count in counts.items():
         query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)

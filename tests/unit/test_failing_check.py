@@ -30,7 +30,9 @@ EXPLANATION = (
 async def passes(system: Kit, seconds: float) -> None:
     for _ in range(int(seconds / 10)):
         await system.later(10)
-        while message := system.bus.take(QUEUES.orders):
+        for _ in range(len(system.bus.messages(QUEUES.orders))):
+            message = system.bus.take(QUEUES.orders)
+            assert message is not None
             await system.receive(message)
         await system.drain()
         await system.sweep()

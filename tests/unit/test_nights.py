@@ -69,11 +69,15 @@ class OnCall:
         app, bus = app or self.system, self.system.bus
         await app.sweep()
         for queue in QUEUES.on_the_way(AGENTS):
-            while queued := bus.receive(queue):
+            for _ in bus.messages(queue):
+                queued = bus.receive(queue)
+                assert queued is not None
                 await app.receive(queued.message)
                 bus.complete(queued)
         bus.messages(SHOP)  # those that expired become dead letters
-        while queued := bus.receive(QUEUES.dead_letters):
+        for _ in bus.messages(QUEUES.dead_letters):
+            queued = bus.receive(QUEUES.dead_letters)
+            assert queued is not None
             dead = delivery(queued.message, source_queue=queued.source)
             await self.run(app.receiver.receive(app.dead_letters.handle, dead))
             bus.complete(queued)
@@ -142,10 +146,12 @@ class OnCall:
     async def until_in(self, queue: str) -> Message:
         """Let the functions work by one message after another, until this queue has one."""
         bus = self.system.bus
-        while not bus.messages(queue):
+        for _ in range(1000):
+            if messages := bus.messages(queue):
+                return messages[0]
             name = next(name for name in QUEUES.on_the_way(AGENTS) if bus.messages(name))
             await self.system.step(name)
-        return bus.messages(queue)[0]
+        raise AssertionError(f"no message comes into {queue}")
 
     async def remove_repaired(self) -> None:
         """Remove the alerts and the rejected messages that need nothing any more."""

@@ -69,8 +69,9 @@ async def produce(port: int, ledger: Ledger) -> None:
             payload = b"".join(b"\x00\x53\x75" + encode.binary(message(n)) for n in batch)
             fields = [encode.uint(0), encode.uint(delivery), encode.binary(b"t")]
             peer.send(frames.TRANSFER, *fields, encode.uint(BATCH_FORMAT), payload=payload)
-            while (await peer.expect(frames.DISPOSITION))[1] != delivery:
-                pass
+            async with asyncio.timeout(120):
+                while (await peer.expect(frames.DISPOSITION))[1] != delivery:
+                    pass
             ledger.acknowledged.update(batch)
     finally:
         peer.writer.transport.abort()

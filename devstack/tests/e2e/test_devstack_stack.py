@@ -33,12 +33,14 @@ def app_dir(tmp_path: Path) -> Path:
 
 
 async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_dir: Path) -> None:
-    groups = {"one": ["first"], "two": ["second"], "web": ["pid"]}
+    """Only one process of a group serves HTTP, also after kills."""
+    groups = {"two": ["second"], "web": ["first", "pid"]}
     async with stack_of(app_dir, groups=groups) as stack:
         pids = [child.pid for child in stack.children()]
-        assert len(set(pids)) == 5
+        assert len(set(pids)) == 4
         assert {host.group: host.functions for host in stack.processes} == groups
-        assert stack.http_port == stack.group("web")[0].http_port
+        [web] = stack.group("web")
+        assert stack.http_port == web.http_port
         await make_table(stack)
         await send(stack, "a")
         assert await done(stack, 1) == {"a"}
@@ -49,36 +51,42 @@ async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_di
         [started] = await stack.start_group(["second"], name="two")
         assert started.pid != killed
         assert await done(stack, 3) == {"a", "b", "c"}
-        stack.kill("web")
+        [second] = await stack.start_group(["first", "pid"], name="web")
+        assert (second.secondary, second.functions, second.http_port) == (True, ["first"], None)
+        stack.kill(web.pid)
         assert stack.http_port is None
+        [third] = await stack.start_group(["first", "pid"], name="web")
+        assert (third.secondary, third.functions) == (False, ["first", "pid"])
+        assert stack.http_port == third.http_port
+        stack.kill("web")
         with pytest.raises(DevstackError, match="not a group or pid that runs"):
             stack.kill("web")
         logs = stack.logs
         assert (logs / "host-two.log").exists()
-    assert not any(is_running(pid) for pid in [*pids, started.pid])
+    hosts = (started, second, third)
+    assert not any(is_running(pid) for pid in [*pids, *(host.pid for host in hosts)])
     assert not logs.exists()
-
-
-async def test_only_one_process_of_a_group_serves_http_also_after_kills(app_dir: Path) -> None:
-    async with stack_of(app_dir, groups={"all": []}, processes=2) as stack:
-        first, second = stack.group("all")
-        assert (first.secondary, second.secondary) == (False, True)
-        assert second.functions == ["first", "second"]
-        stack.kill(second.pid)
-        [third] = await stack.start_group([], name="all", processes=1)
-        assert (third.secondary, third.http_port) == (True, None)
-        stack.kill(first.pid)
-        assert stack.http_port is None
-        [fourth] = await stack.start_group([], name="all", processes=1)
-        assert (fourth.secondary, fourth.functions) == (False, ["first", "second", "pid"])
-        assert stack.http_port == fourth.http_port
 
 
 async def test_a_broker_whose_data_was_in_memory_is_reported_and_everything_stops(
     app_dir: Path,
 ) -> None:
-    """The app has no Config.json here: its queues are those of its bindings."""
-    async with Stack(app_dir, settings={"NEXT": "after"}) as stack:
+    """The app has no Config.json here: its queues are those of its bindings.
+
+    Its host starts once a command beside it uses its port.
+    """
+    port = free_port()
+    log = app_dir / "started"
+    serve = (
+        "import pathlib, socket, time; time.sleep(2); "
+        f"s = socket.create_server(('127.0.0.1', {port})); "
+        f"pathlib.Path({str(log)!r}).touch(); time.sleep(600)"
+    )
+    beside = [shlex.join([sys.executable, "-c", serve])]
+    settings = {"NEXT": "after"}
+    async with Stack(app_dir, settings=settings, beside=beside, needs={port: "slow"}) as stack:
+        host = stack.processes[0].log_path.with_suffix(".out")
+        assert log.stat().st_mtime < host.stat().st_mtime
         pids = [child.pid for child in stack.children()]
         await make_table(stack)
         await send(stack, "a")
@@ -91,20 +99,6 @@ async def test_a_broker_whose_data_was_in_memory_is_reported_and_everything_stop
     await until(lambda: not any(is_running(pid) for pid in pids))
     assert (stack.logs / "servicebus.log").exists()  # kept, so that a person can read why it died
     shutil.rmtree(stack.logs)
-
-
-async def test_hosts_start_once_the_commands_beside_use_their_ports(app_dir: Path) -> None:
-    port = free_port()
-    log = app_dir / "started"
-    serve = (
-        "import pathlib, socket, time; time.sleep(2); "
-        f"s = socket.create_server(('127.0.0.1', {port})); "
-        f"pathlib.Path({str(log)!r}).touch(); time.sleep(600)"
-    )
-    beside = [shlex.join([sys.executable, "-c", serve])]
-    async with stack_of(app_dir, beside=beside, needs={port: "slow"}) as stack:
-        host = stack.processes[0].log_path.with_suffix(".out")
-        assert log.stat().st_mtime < host.stat().st_mtime
 
 
 async def test_a_start_that_fails_leaves_nothing_and_prints_the_childs_output(

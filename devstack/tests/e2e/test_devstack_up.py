@@ -34,25 +34,37 @@ def app_dir(tmp_path: Path) -> Path:
 async def test_up_says_what_runs_where_what_fails_and_what_a_command_beside_says(
     app_dir: Path,
 ) -> None:
-    """The command has the host's settings. One Ctrl-C stops everything."""
+    """The command has the host's settings. One Ctrl-C stops everything.
+
+    A command that always fails is tried again ever later, and its last words are shown.
+    """
     beside = 'echo "bus: $MyBus"; echo "storage: $AzureWebJobsStorage"; sleep 600'
-    up = up_of(app_dir, "--ports", "free", "--with", f"sh -c '{beside}'")
+    fails = "echo no such table >&2; exit 3"
+    commands = ("--with", f"sh -c '{beside}'", "--with", f"sh -c '{fails}'")
+    up = up_of(app_dir, "--ports", "free", *commands)
     up.start()
     try:
         screen = await screen_of(up)
         assert "first, second, pid" in screen
-        assert len(pids_in(screen)) == 4
+        assert len(pids_in(screen)) >= 4
         await until(lambda: "[beside-1] storage: " in stdout_of(up), up)
         assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in stdout_of(up)
         await send(setting_in(screen, "MyBus"), "there is no table to write it to")
         await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in stdout_of(up), up)
         assert "Functions.first" not in stdout_of(up)
+        await until(lambda: "it starts again in 2 s." in stdout_of(up), up)
         await ctrl_c(up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
     assert "Everything is stopped." in stdout_of(up)
     assert not any(is_running(pid) for pid in pids_in(screen))
+    reports = re.findall(
+        r"^beside-2 died with exit code 3; it starts again in (\d) s\.\n  \| no such table$",
+        stdout_of(up),
+        re.MULTILINE,
+    )
+    assert reports[:2] == ["1", "2"]
 
 
 async def ctrl_c(up: Child) -> None:
@@ -66,22 +78,6 @@ def hang_up_is_heard() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hang_up_is_heard")
-async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> None:
-    up = up_of(app_dir, "--ports", "free")
-    up.start()
-    try:
-        screen = await screen_of(up)
-        up.send_signal(signal.SIGHUP)
-        await until(lambda: not up.alive, up)
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-    assert "Everything is stopped." in stdout_of(up)
-    assert not any(is_running(pid) for pid in pids_in(screen))
-    assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
 
 
 def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) -> None:
@@ -140,9 +136,11 @@ def children_of(pid: int) -> list[int]:
     return [int(number) for number in process.stdout.split()]
 
 
+@pytest.mark.usefixtures("hang_up_is_heard")
 async def test_whatever_is_killed_starts_again_at_its_place_and_loses_nothing(
     app_dir: Path,
 ) -> None:
+    """A terminal that is closed then stops all in order."""
     up = up_of(app_dir, "--ports", "free", "--with", "sleep 600")
     up.start()
     try:
@@ -163,32 +161,15 @@ async def test_whatever_is_killed_starts_again_at_its_place_and_loses_nothing(
         bodies = {f"sent before the kill of {name}" for name in pids.keys() - {"azurite table"}}
         assert await done(tables, 3) == bodies
         again = [int(pid) for pid in re.findall(r"runs again: pid (\d+)", stdout_of(up))]
-        await ctrl_c(up)
+        up.send_signal(signal.SIGHUP)
+        await until(lambda: not up.alive, up)
     finally:
         await up.stop_async()
     assert up.exit_code == 0
+    assert "Everything is stopped." in stdout_of(up)
     assert stdout_of(up).count("runs again") == len(pids)
     assert not any(is_running(pid) for pid in [*pids.values(), *again])
     assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
-
-
-async def test_a_command_that_always_fails_is_tried_again_ever_later_and_its_last_words_are_shown(
-    app_dir: Path,
-) -> None:
-    up = up_of(app_dir, "--ports", "free", "--with", "sh -c 'echo no such table >&2; exit 3'")
-    up.start()
-    try:
-        await until(lambda: "it starts again in 2 s." in stdout_of(up), up)
-        await ctrl_c(up)
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-    reports = re.findall(
-        r"^beside-1 died with exit code 3; it starts again in (\d) s\.\n  \| no such table$",
-        stdout_of(up),
-        re.MULTILINE,
-    )
-    assert reports[:2] == ["1", "2"]
 
 
 def test_bad_input_of_up_gets_one_sentence(

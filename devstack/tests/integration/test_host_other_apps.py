@@ -1,5 +1,6 @@
 """Small apps that know nothing of this project see here what they would see in Azure."""
 
+import asyncio
 import json
 import re
 import sys
@@ -119,9 +120,10 @@ async def test_an_output_carries_the_content_type_of_its_kind(
     ):
         await send(broker, "in", ServiceBusMessage("x"))
         content_types: dict[str, str | None] = {}
-        while len(content_types) < 2:
-            for message in await receiver.receive_messages(2, max_wait_time=5):
-                content_types[str(message)] = message.content_type
+        async with asyncio.timeout(120):
+            while len(content_types) < 2:
+                for message in await receiver.receive_messages(2, max_wait_time=5):
+                    content_types[str(message)] = message.content_type
         assert content_types == {"a text": "text/plain", "some bytes": "application/octet-stream"}
 
 

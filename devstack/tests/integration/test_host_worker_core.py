@@ -173,8 +173,9 @@ async def service_bus_cases(broker: Broker) -> list[Case]:
             await sender.send_messages(messages)
         async with client.get_queue_receiver("q") as receiver:
             received: list[ServiceBusReceivedMessage] = []
-            while missing := len(messages) - len(received):
-                received += await receiver.receive_messages(missing, max_wait_time=60)
+            async with asyncio.timeout(120):
+                while missing := len(messages) - len(received):
+                    received += await receiver.receive_messages(missing, max_wait_time=60)
             names = ["typed", "untyped", "as_text"]
             cases = [
                 case(name, *metadata.single(message, binary=False))
