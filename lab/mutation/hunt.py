@@ -33,7 +33,7 @@ CPU_MAX_S = 10
 """The tests of a mutant in each layer are cut where they took longer without it, in CPU time."""
 FILES_FIRST, FILES_THEN = 4, 40
 """So many of the nearest files look for what runs at import: their imports take long."""
-_monitoring: Any = vars(sys)["monitoring"]  # Python 3.12 and newer
+_monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12 and newer
 _TOOL = 4
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from lab.mutation.hunt import ROOT
 
 HUNT = """
@@ -32,6 +34,7 @@ sys.exit(0 if part == 2 / 3 else 1)
 """
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="it needs sys.monitoring")
 def test_a_mutant_is_found_by_the_test_of_its_line_and_an_equivalent_survives() -> None:
     command = [sys.executable, "-c", HUNT]
     run = subprocess.run(
