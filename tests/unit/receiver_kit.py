@@ -75,7 +75,7 @@ class Door:
 
     async def pauses(self, message: Message | Delivery) -> list[float]:
         """Receive a message and its copies until it is handled; return the pauses in seconds."""
-        pauses = []
+        pauses: list[float] = []
         for _ in range(1000):
             if await self.receive(message) is not None:
                 return pauses

@@ -23,7 +23,7 @@ def watching(system: Kit) -> Watch:
 
 async def read_whole(watcher: Watch) -> list[list[str]]:
     """Look until the whole past is read; return the finished orders after each look."""
-    snapshots = []
+    snapshots: list[list[str]] = []
     for _ in range(1000):
         if watcher.picture.whole:
             return snapshots

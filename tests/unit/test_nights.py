@@ -70,14 +70,14 @@ class OnCall:
         await app.sweep()
         for queue in QUEUES.on_the_way(AGENTS):
             for _ in bus.messages(queue):
-                queued = bus.receive(queue)
-                assert queued is not None
+                if (queued := bus.receive(queue)) is None:
+                    break  # it is disabled
                 await app.receive(queued.message)
                 bus.complete(queued)
         bus.messages(SHOP)  # those that expired become dead letters
         for _ in bus.messages(QUEUES.dead_letters):
-            queued = bus.receive(QUEUES.dead_letters)
-            assert queued is not None
+            if (queued := bus.receive(QUEUES.dead_letters)) is None:
+                break
             dead = delivery(queued.message, source_queue=queued.source)
             await self.run(app.receiver.receive(app.dead_letters.handle, dead))
             bus.complete(queued)
@@ -147,8 +147,8 @@ class OnCall:
         """Let the functions work by one message after another, until this queue has one."""
         bus = self.system.bus
         for _ in range(1000):
-            if messages := bus.messages(queue):
-                return messages[0]
+            if waiting := bus.messages(queue):
+                return waiting[0]
             name = next(name for name in QUEUES.on_the_way(AGENTS) if bus.messages(name))
             await self.system.step(name)
         raise AssertionError(f"no message comes into {queue}")
