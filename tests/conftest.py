@@ -73,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place[item.path])
 
 
+def pytest_sessionfinish() -> None:
+    """Stop the servers that several files shared."""
+    rigs = sys.modules.get("tests.functions_rig")
+    if rigs is not None:
+        rigs.SERVERS.close()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send what models explored to the process that prints."""

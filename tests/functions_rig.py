@@ -13,7 +13,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -260,11 +260,21 @@ async def until(ask: Callable[[], Any], goal: str, seconds: float = PATIENCE_S) 
         raise AssertionError(f"{goal}: not within {seconds:g} s") from None
 
 
+SERVERS = ExitStack()
+"""What all rigs of this process share. It is closed when its tests have ended."""
+
+
+@functools.cache
+def azurite_of_all() -> Azurite:
+    """Return the Azurite of all rigs. Each has a table of its own in it."""
+    return SERVERS.enter_context(Azurite())
+
+
 @asynccontextmanager
 async def rig(**settings: str) -> AsyncIterator[Rig]:
-    """Start everything but a host; stop it all at the end."""
+    """Start everything but a host; stop it all at the end, except for Azurite."""
     async with AsyncExitStack() as stack:
-        azurite = stack.enter_context(Azurite())
+        azurite = azurite_of_all()
         queues = json.dumps(own_queues(settings))
         broker = await stack.enter_async_context(Broker(parse_config(queues)))
         remote = await stack.enter_async_context(RemoteServices())

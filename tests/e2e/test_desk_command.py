@@ -70,32 +70,6 @@ async def line_of(lines: Sequence[str], pattern: str) -> str:
             await asyncio.sleep(0.05)
 
 
-async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_signal() -> None:
-    with Azurite() as azurite:
-        async with Broker(parse_config(_queues())) as broker:
-            env = {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
-            async with started("--port", "0", **env) as (process, lines):
-                await line_of(lines, "there is no table 'orders'.*The desk waits for it.")
-                store = TableStore.connect(azurite.connection_string, "orders")
-                await store.commit(cases.submitted("A-1"))
-                link = await line_of(lines, r"http://127\.0\.0\.1:\d+/login\?once=\S+")
-                jar = aiohttp.CookieJar(unsafe=True)
-                async with aiohttp.ClientSession(cookie_jar=jar) as http:
-                    async with http.get(link) as answer:
-                        place = answer.headers["Refresh"].partition("url=")[2]
-                    assert await line_of(lines, "A new link: http://.*") not in link
-                    page = answer.url.join(URL(place))
-                    async with http.get(page.join(URL("order?id=A-1"))) as answer:
-                        assert "It is under way: 0 of 3 steps done." in await answer.text()
-                    async with http.get(page.join(URL("live"))) as live:  # open at the end
-                        assert live.status == 200
-                        process.send_signal(signal.SIGINT)
-                        async with asyncio.timeout(120):
-                            assert await process.wait() == 0
-                await store.close()
-    assert not [line for line in lines if "Traceback" in line]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def env() -> AsyncIterator[dict[str, str]]:
     """The settings that name a broker and a table with one order."""
@@ -105,6 +79,32 @@ async def env() -> AsyncIterator[dict[str, str]]:
             await store.commit(cases.submitted("A-1"))
             await store.close()
             yield {"ServiceBus": broker.connection_string, "SAS_TABLES": azurite.connection_string}
+
+
+async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_signal(
+    env: dict[str, str],
+) -> None:
+    env = {**env, "SAS_TABLE": "later"}
+    async with started("--port", "0", **env) as (process, lines):
+        await line_of(lines, "there is no table 'later'.*The desk waits for it.")
+        store = TableStore.connect(env["SAS_TABLES"], "later")
+        await store.commit(cases.submitted("A-1"))
+        link = await line_of(lines, r"http://127\.0\.0\.1:\d+/login\?once=\S+")
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(cookie_jar=jar) as http:
+            async with http.get(link) as answer:
+                place = answer.headers["Refresh"].partition("url=")[2]
+            assert await line_of(lines, "A new link: http://.*") not in link
+            page = answer.url.join(URL(place))
+            async with http.get(page.join(URL("order?id=A-1"))) as answer:
+                assert "It is under way: 0 of 3 steps done." in await answer.text()
+            async with http.get(page.join(URL("live"))) as live:  # open at the end
+                assert live.status == 200
+                process.send_signal(signal.SIGINT)
+                async with asyncio.timeout(120):
+                    assert await process.wait() == 0
+        await store.close()
+    assert not [line for line in lines if "Traceback" in line]
 
 
 BROWSER = """#!/bin/sh

@@ -65,7 +65,10 @@ def test_the_doctor_knows_an_old_node() -> None:
         ("Config.json", "{}", "'UserConfig' is missing"),
         ("function_app.py", None, "has no function_app.py"),
         ("function_app.py", APP.replace("%NEXT%", "%NO%"), "needs the setting 'NO'"),
-        ("function_app.py", TOPICS, "Function second: this host does not run topics"),
+        pytest.param(
+            "function_app.py", TOPICS, "Function second: this host does not run topics",
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
