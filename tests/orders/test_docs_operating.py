@@ -28,15 +28,6 @@ def test_every_kind_of_alert_has_its_line_and_no_other() -> None:
     assert named | others == {kind.value for kind in AlertKind}
 
 
-def test_each_night_is_played_by_a_test_and_no_other_is() -> None:
-    played = (ROOT / "tests" / "unit" / "test_nights.py").read_text(encoding="utf-8")
-    tests = re.findall(r"^(?:async )?def test_(\w+)", played, re.MULTILINE)
-    nights = [night.lower().replace(" ", "_") for night, _ in NIGHTS]
-    assert [[test for test in tests if test.startswith(f"{night}_")] for night in nights] == [
-        [test] for test in tests
-    ]
-
-
 def test_every_verb_of_the_operator_is_explained() -> None:
     act = GUIDE[GUIDE.index("## Act") : GUIDE.index("## Many at once")]
     explained = set(re.findall(r"^\| `([a-z]+)` \|", act, re.MULTILINE))

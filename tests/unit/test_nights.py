@@ -5,10 +5,12 @@ Each test plays a fault over the actors in memory. It asks and acts only through
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -391,3 +393,13 @@ async def test_an_application_that_does_not_read_is_one_incident_and_no_order_st
     await night.system.later(25 * 3600)
     await night.works()
     await night.ends("Processed", *THREE)
+
+
+def test_each_night_of_the_page_has_a_test() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    nights = re.findall(r"^\| ([A-Z][\w ]+) \| .+? \|", guide, re.MULTILINE)
+    names = [f"test_{night.lower().replace(' ', '_')}_" for night in nights]
+    tests = [name for name in globals() if name.startswith("test_") and "of_the_page" not in name]
+    assert [[test for test in tests if test.startswith(name)] for name in names] == [
+        [test] for test in tests
+    ]
