@@ -56,7 +56,7 @@ def answer(
     if reply.outcome is Outcome.WAITED and not is_cancelled(step):
         return _waited(order, step, rules, now)
     if reply.direction is Direction.DO and is_cancelled(step):
-        ended = replace(step, result=reply.result) if reply.result is not None else step
+        ended = replace(step, result=reply.result)
         return end_cancelled(order, ended, rules, now=now, decided_by=ByScheduler(instance))
     over = resting_name(order, step) if _rested(step) else None
     fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")

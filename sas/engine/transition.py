@@ -198,10 +198,9 @@ class TransitionRunner:
                 if following is not None and following.seq not in seqs:  # rows that were changed
                     seqs.add(following.seq)
                     entries.append(following)
-            if entry.messages:
-                await self._context.outbox.send(
-                    order, entry, workflow, external=external, handled=handled
-                )
+            await self._context.outbox.send(
+                order, entry, workflow, external=external, handled=handled
+            )
             external = True
         return True
 

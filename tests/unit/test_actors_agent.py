@@ -153,6 +153,17 @@ async def test_a_retry_after_beyond_complete_by_is_silence_at_once() -> None:
     assert replies(system) == []
 
 
+async def test_a_retry_that_its_function_does_not_live_to_see_is_left_to_another_delivery() -> None:
+    system, message = await requested()
+    system.agents["stock"].then(TransientError("429", timedelta(seconds=7)))
+    handled = delivery(message, ends_at=START + timedelta(seconds=5))
+    await system.run(system.actors["stock"].handle(handled))
+    assert system.clock.now() == START
+    (again,) = system.bus.queues[STOCK].waiting
+    assert again.message.scheduled_at is not None
+    assert again.message.scheduled_at >= START + timedelta(seconds=7)
+
+
 async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_silence() -> None:
     system, message = await requested()
     system.agents["stock"].then(*[TransientError("down")] * 1000)

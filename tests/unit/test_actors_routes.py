@@ -19,6 +19,7 @@ from tests.unit.actors_kit import (
     Kit,
     agent_actor,
     called_back,
+    command,
     delivery,
     keep_breaker,
     kit,
@@ -220,7 +221,10 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     assert len(read) == 2
 
 
-async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had() -> None:
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had(
+    by_hand: bool,
+) -> None:
     first = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO)
     last = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
     system = kit(Workflow("chain", version=1, steps=(first, last)))
@@ -235,6 +239,7 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     await system.drain()
     await cut_off(system, "stock")
     await system.later(2)  # circuits are read once a second at most
-    await system.hand(called_back(tokens[0]))
+    by_operator = command("callback", system.order().seq)
+    await system.hand(by_operator if by_hand else called_back(tokens[0]))
     assert system.order().steps[1].call.route == 1
     assert len(system.requests("payment")) == 1

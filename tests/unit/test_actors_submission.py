@@ -59,6 +59,7 @@ async def test_the_same_order_again_changes_nothing_and_gets_a_notification() ->
     assert system.notices() == ["received", "received"]
     assert notification.data.duplicate
     assert notification.data.correlation_id == "c-again"
+    assert (notification.data.workflow, notification.data.version) == ("chain", 1)
     assert notification.data.state == "Pending"
     assert system.rejected() == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 
 from sas.actors import supervisor as module
 from sas.actors.supervisor import ROWS_AT_ONCE, SHARD_DUE_MAX, Supervisor
-from sas.domain.change import Due, OtherDue, OutDue, StepDue
+from sas.domain.change import OUT_AGAIN_AFTER, Due, OtherDue, OutDue, StepDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
-from sas.domain.workflow import Rules, Workflow
+from sas.domain.workflow import OnFailure, Rules, Workflow
 from sas.features.incidents.board import active_incidents
 from sas.features.queue_delay.excuses import QueueExcuses
 from sas.ports import (
@@ -139,6 +140,19 @@ async def test_what_a_sweep_wants_sent_has_an_out_row_until_it_is_sent() -> None
     assert (await system.sweep())["sent again"] == 1
     assert "O-1/3/0" in system.ids(QUEUES.scheduler)
     assert system.outs() == 0
+
+
+async def test_what_a_sweep_wants_sent_goes_out_together_once_every_queue_takes_it() -> None:
+    system = kit(replace(CHAIN, deadline=timedelta(seconds=5), on_failure=OnFailure.UNDO))
+    await system.submit()
+    await system.later(5)
+    system.bus.cut(QUEUES.scheduler)
+    await system.sweep()
+    assert (system.words()[-1], system.notices()) == ("overdue, undo decided", ["received"])
+    system.bus.mend(QUEUES.scheduler)
+    await system.later(OUT_AGAIN_AFTER.total_seconds())
+    await system.sweep()
+    assert system.notices().count("failed") == 1
 
 
 async def test_a_supervisor_that_dies_after_its_commit_is_followed_up_by_the_next() -> None:

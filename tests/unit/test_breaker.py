@@ -18,6 +18,7 @@ from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
 from sas.features.circuit_breaker import rules
+from sas.features.circuit_breaker.guard import LOOK_AGAIN_AFTER
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
     AgentCall,
@@ -286,3 +287,16 @@ async def test_a_request_handled_twice_is_put_back_once(rig: Rig) -> None:
     await rig.handle(0, "O-1")
     await rig.handle(1, "O-1")
     assert len(rig.bus.queues[QUEUE].waiting) == 1
+
+
+async def test_a_request_that_others_always_keep_from_becoming_the_probe_looks_again_later(
+    rig: Rig,
+) -> None:
+    await keep_breaker(rig.store, rules.opened(Breaker(), POLICY, START - POLICY.open_for, "down"))
+    rig.store.plan = lambda operation, _key: (
+        StoreFault.CONFLICT if operation == "write_shared" else None
+    )
+    await rig.handle(0, "O-1")
+    assert rig.remote.calls == []
+    (waiting,) = rig.bus.queues[QUEUE].waiting
+    assert waiting.message.scheduled_at == START + LOOK_AGAIN_AFTER

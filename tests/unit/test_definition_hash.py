@@ -6,9 +6,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
-from sas.features.version_check import definition_hash, value_name
+from sas.features.version_check import Versions, definition_hash, value_name
+from sas.ports import CorruptOrderError
+from sas.testing.store import MemoryStore
 from tests.each import each
+from tests.unit.domain_cases import story
 
 STEPS = (
     Step("reserve", agent="stock", undo=Undo()),
@@ -86,3 +91,17 @@ def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
 def test_each_version_has_a_shared_value_of_its_own() -> None:
     cells = {value_name(name, version) for name in ("a", "a-1", "b") for version in (1, 2, 11)}
     assert len(cells) == 9
+
+
+async def test_an_order_whose_rows_were_changed_to_other_steps_or_agents_is_refused() -> None:
+    tale = story("two in a row")
+    versions = Versions(MemoryStore(), [tale.workflow])
+    await versions.check(tale.order)
+    first, second = tale.order.steps
+    for steps in (
+        (first,),
+        (replace(first, name="c"), second),
+        (replace(first, call=replace(first.call, route=1)), second),
+    ):
+        with pytest.raises(CorruptOrderError):
+            await versions.check(replace(tale.order, steps=steps))

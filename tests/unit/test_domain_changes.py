@@ -20,12 +20,12 @@ from sas.domain.change import (
 )
 from sas.domain.claim import claim
 from sas.domain.command import can_undo, undo
-from sas.domain.expire import expire
+from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepChange, Wake
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.submit import submit
-from sas.domain.workflow import SMOKE, STEPS_MAX, Step, Undo, Workflow
+from sas.domain.workflow import SMOKE, STEPS_MAX, OnFailure, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted
 
 LATER = T0 + timedelta(hours=1)
@@ -104,6 +104,13 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     assert later.undone_because == after.undone_because
     long = commit(order.order, decision, by=ann, reason="x" * 500).after
     assert len(long.undone_because or "") == 300
+
+
+def test_an_order_that_is_undone_past_its_deadline_says_so() -> None:
+    order = story("one", deadline=timedelta(hours=1), on_failure=OnFailure.UNDO)
+    decision = expire_deadline(order.order, order.rules, now=LATER)
+    assert decision is not None
+    assert commit(order.order, decision).after.undone_because == "it was past its deadline"
 
 
 def test_the_journal_shows_that_an_input_was_edited() -> None:

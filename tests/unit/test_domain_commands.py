@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sas.domain.command import WHEN
+from dataclasses import replace
+
+from sas.domain.command import WHEN, why_not
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Alert, Command, Notice, Notify, Outcome, Request, Verb, Wake
-from sas.domain.order import Direction, Fault, UndoStatus
+from sas.domain.order import Direction, Dispatched, Fault, UndoStatus
 from sas.domain.workflow import OnFailure
 from tests.each import each
 from tests.unit.domain_cases import Story, story
@@ -326,3 +328,11 @@ def test_a_second_failure_needs_attention_though_the_first_was_acknowledged() ->
     assert order.acknowledge("ann")
     order.refused("b")
     assert order.order.acknowledged_by is None
+
+
+def test_of_several_callbacks_that_are_waited_for_a_command_names_one() -> None:
+    order = claimed("two beside each other")
+    turn = Dispatched(locked_by="s", complete_by=order.now, awaits=True)
+    steps = tuple(replace(step, turn=turn) for step in order.order.steps)
+    refusal = why_not(replace(order.order, steps=steps), Verb.CALLBACK)
+    assert refusal == "its steps a, b wait for callbacks: name one of them"

@@ -221,6 +221,12 @@ def test_a_key_time_gives_back_its_moment_to_the_microsecond(moment: datetime) -
     assert ids.parse_key_time(ids.key_time(moment)) == moment
 
 
+def test_a_time_in_any_other_form_is_refused() -> None:
+    for text in ("2026-03-01T00:00:00Z", "2026-03-01T00:00:00.000000", "0001-01-01T00:00:00+05:00"):
+        with pytest.raises(ValueError, match="is not a time as it is stored"):
+            ids.parse_key_time(text)
+
+
 def test_a_key_time_is_written_in_utc() -> None:
     local_time = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
     assert ids.key_time(local_time) == "2026-02-28T23:30:00.000000Z"

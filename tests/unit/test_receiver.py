@@ -22,6 +22,7 @@ from sas.engine.receiver import (
     LETTER_DELAY_MAX_S,
     PROPERTIES,
     SOURCE,
+    dead_letter,
 )
 from sas.environment import CONNECTION
 from sas.operate.letters import DeadLetterFate, Verdict, letter_of
@@ -336,6 +337,12 @@ async def test_a_dead_letter_that_was_put_back_before_is_put_back_again_after_it
     second_copy = await door.next()
     assert second_copy.message_id != copy.message_id, "duplicate detection would drop it"
     assert (second_copy.body, second_copy.properties[FIRST_ID]) == (b"{}", "m")
+
+
+def test_messages_of_two_queues_with_one_id_are_two_dead_letters() -> None:
+    messages = [Message(queue, "m-1", b"{}") for queue in ("orders", "scheduler")]
+    letters = {dead_letter(LETTERS, message, "r", "d").message_id for message in messages}
+    assert len(letters) == 2, "duplicate detection would drop one"
 
 
 async def test_a_message_that_waits_longer_than_a_deploy_for_a_newer_version_is_reported() -> None:

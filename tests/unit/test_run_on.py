@@ -436,7 +436,8 @@ async def test_an_inline_call_without_a_free_slot_waits_no_longer_than_a_call_ma
     await system.receive(ORDER)
     assert system.clock.now() - began <= CALL_TIME
     assert system.agents["stock"].calls == []
-    assert len(system.bus.queues[QUEUES.agent("stock")].waiting) == 1
+    (queued,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    assert queued.message.properties[CALL_STATE] == CallState.WAITING.value
 
 
 async def test_wakes_and_replies_run_on_however_many_calls_there_are() -> None:

@@ -88,7 +88,7 @@ class CircuitBreaker:
                 return until
             if breaker.state is BreakerState.CLOSED:
                 return Admission.CALL
-            if breaker.prober == request.id and breaker.state is BreakerState.HALF_OPEN:
+            if breaker.prober == request.id:
                 return Admission.PROBE
             # 3. Probe.
             if await self._change(rules.probe(breaker, request.id, self._policy, now)):
@@ -112,7 +112,7 @@ class CircuitBreaker:
                 await self._failed(request.order_id, why)
             case CallEnd.UNKNOWN:
                 breaker = self._breaker
-                if breaker.state is BreakerState.HALF_OPEN and breaker.prober == request.id:
+                if breaker.prober == request.id:
                     await self._change(rules.given_up(breaker, self._context.clock.now()))
 
     async def _succeeded(self) -> None:

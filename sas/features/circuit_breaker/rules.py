@@ -46,9 +46,9 @@ class Breaker:
     """The state of a circuit, as all instances share it.
 
     ``until`` is when a probe may go out (OPEN) or is given up (HALF_OPEN). ``prober`` is the id of
-    the request that probes. ``rounds`` counts openings since the circuit was closed. ``why`` is for
-    people: the failure that opened it, and not a later one of a probe. ``suspect`` is the order
-    whose probe failed last: the failure may be its own.
+    the request that probes (HALF_OPEN). ``rounds`` counts openings since the circuit was closed.
+    ``why`` is for people: the failure that opened it, and not a later one of a probe. ``suspect``
+    is the order whose probe failed last: the failure may be its own.
     """
 
     state: BreakerState = BreakerState.CLOSED
