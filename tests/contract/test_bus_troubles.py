@@ -220,6 +220,22 @@ async def test_a_disabled_queue_is_unavailable_until_it_is_enabled(
     assert broker.counts(queue).active == 1
 
 
+async def test_a_disabled_queue_is_tried_again_after_its_time_however_often_it_is_asked_for(
+    broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
+    seconds = [0.0]
+    monkeypatch.setattr(servicebus, "monotonic", lambda: seconds[0])
+    for moment in (0.0, servicebus.SHUT_S - 1):
+        seconds[0] = moment
+        with pytest.raises(QueueFullError):
+            await bus.send([message(queue)])
+    broker.update_queue(queue, status=EntityStatus.ACTIVE)
+    seconds[0] = servicebus.SHUT_S + 1
+    await bus.send([message(queue)])
+    assert broker.counts(queue).active == 1
+
+
 async def test_a_full_queue_is_unavailable_not_undeliverable(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:

@@ -261,6 +261,20 @@ async def test_the_result_of_a_skipped_step_must_have_its_type() -> None:
     assert system.state() == "Processed"
 
 
+async def test_of_several_skipped_steps_each_whose_result_is_needed_must_have_one() -> None:
+    aside = Step("aside", agent="stock", after=())
+    steps = (aside, Step("reserve", agent="payment", after=()), Step("pay", agent="stock"))
+    system = kit(replace(HOLDING, steps=steps), results={"reserve": dict[str, str]})
+    for agent in ("stock", "payment"):
+        system.agents[agent].then(RefusedError("no", "sold out"))
+    await system.submit()
+    await system.drain()
+    await tell(system, "skip")
+    (missing,) = refusals(system)
+    assert "step pay needs the result of reserve: give it with --input" in missing
+    assert system.states() == ["Error", "Error", "Pending"]
+
+
 async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step() -> None:
     system = kit(HOLDING, results={"reserve": dict[str, str]})
     system.agents["stock"].then(AwaitCallback(timedelta(hours=1)))

@@ -126,6 +126,13 @@ def test_queues_made_while_running_come_back_and_deleted_ones_do_not(owner: Owne
     assert owner.broker.counts("made").active == 1
     owner.broker.create_queue("unmade")
     assert owner.broker.counts("unmade").total == 0
+    for body in (b"2", b"3"):  # the newest queue, once more and without a restart in between
+        owner.send("unmade", body)
+        owner.broker.delete_queue("unmade")
+        owner.broker.create_queue("unmade")
+    owner.send("unmade", b"4")
+    owner.reopen()
+    assert owner.broker.counts("unmade").active == 1
 
 
 async def test_a_queue_that_was_deleted_in_process_does_not_come_back_after_a_kill(
