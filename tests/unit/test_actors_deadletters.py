@@ -671,6 +671,23 @@ async def test_a_handler_that_commits_just_before_the_fence_of_its_dead_letter_w
     assert system.rejected() == []
 
 
+async def test_a_submission_that_commits_just_before_the_fence_of_its_dead_letter_wins() -> None:
+    system = kit()
+    message = Message(QUEUES.orders, "m-1", order())
+    recorded = system.store.recorded
+
+    async def late(order_id: str, cause: str) -> JournalEntry | None:
+        system.store.recorded = recorded  # type: ignore[method-assign]
+        entry = await recorded(order_id, cause)
+        await system.submitter.handle(delivery(message))
+        return entry
+
+    system.store.recorded = late  # type: ignore[method-assign]
+    await dead(system, letter(message))
+    assert system.words() == ["submitted"]
+    assert system.rejected() == []
+
+
 async def test_a_dead_letter_and_its_slow_handler_at_once_either_finish_or_fence() -> None:
     system = kit()
     await system.submit()

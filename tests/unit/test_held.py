@@ -13,7 +13,15 @@ from sas.domain.change import DeferredDue
 from sas.domain.ids import digest_id, shard_of
 from sas.engine import held as module
 from sas.engine.delivery import FIRST_ID
-from sas.engine.held import HELD_FOR, PAGE, REPORTED_AFTER, ROUND_AFTER, TURNS_TIME
+from sas.engine.external import QUEUE_PAUSE
+from sas.engine.held import (
+    HELD_FOR,
+    PAGE,
+    QUEUES_AT_ONCE,
+    REPORTED_AFTER,
+    ROUND_AFTER,
+    TURNS_TIME,
+)
 from sas.engine.receiver import DEAD_LETTER_REASON, SOURCE
 from sas.ports import CorruptOrderError, HeldMessage, Message
 from sas.testing.bus import MESSAGE_BYTES_MAX
@@ -60,6 +68,17 @@ async def test_thousands_of_held_messages_delay_no_expired_step() -> None:
     await system.later(30)
     assert await system.sweep() == {"step reset": 1}
     assert len(system.held()) == 5_000
+
+
+async def test_a_queue_that_refused_is_left_alone_for_a_moment() -> None:
+    system = kit()
+    system.bus.queues[SHOP].refuses = True
+    tries = sends(system)
+    for times in (1, 2):
+        for _ in range(3):
+            assert not await system.context.external.send([Message(SHOP, "m", b"{}")], "O-1")
+        assert tries == {SHOP: times}
+        await system.later(QUEUE_PAUSE.total_seconds())
 
 
 async def test_a_queue_that_refuses_costs_one_send_in_half_a_minute_however_much_waits() -> None:
@@ -112,17 +131,22 @@ async def test_slow_queues_keep_none_behind_them_waiting_for_ever() -> None:
         system.bus.queues[queue].refuses = True
         await hold(system, queue)
     await hold(system, SHOP)
-    send = system.bus.send
+    send, hanging, hanging_most = system.bus.send, 0, 0
 
-    async def hanging(messages: Sequence[Message]) -> None:
+    async def hang(messages: Sequence[Message]) -> None:
+        nonlocal hanging, hanging_most
         if messages[0].queue != SHOP:
+            hanging += 1
+            hanging_most = max(hanging_most, hanging)
             await system.clock.sleep(10)
+            hanging -= 1
         await send(messages)
 
-    system.bus.send = hanging  # type: ignore[method-assign]
+    system.bus.send = hang  # type: ignore[method-assign]
     for _ in range(3):
         await system.sweep()
     assert system.ids(SHOP) == ["m-0"]
+    assert hanging_most == QUEUES_AT_ONCE
 
 
 async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_and_of_its_end() -> (
