@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -100,6 +101,22 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
     assert (report.removed, report.remaining) == (0, 2)
+
+
+async def test_one_that_ended_anew_since_it_was_listed_stays() -> None:
+    system = kit()
+    await processed(system, "anew", 40)
+    finished = system.store.finished
+
+    async def meanwhile(limit: int, **bounds: Any) -> object:
+        listed = await finished(limit, **bounds)
+        stored = system.store.orders["anew"]
+        stored.order = replace(stored.order, stopped_at=system.clock.now())
+        return listed
+
+    system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
+    report = await run(system)
+    assert (report.removed, report.remaining) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
