@@ -276,6 +276,21 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
     assert system.store.orders == {}
 
 
+async def test_orders_that_a_purge_has_no_time_to_remove_remain() -> None:
+    system = kit()
+    for number in range(30):
+        await processed(system, f"old-{number}", 60)
+    load = system.store.load
+
+    async def slow(order_id: str) -> Order | None:
+        await system.clock.sleep(10)
+        return await load(order_id)
+
+    system.store.load = slow  # type: ignore[method-assign]
+    report = await system.run(Purger(system.context, RETENTION, timedelta(seconds=5)).run())
+    assert (report.looked_at, report.removed, report.remaining) == (30, 0, 30)
+
+
 async def test_two_instances_do_not_purge_at_once() -> None:
     system = kit()
     await processed(system, "old", 60)
