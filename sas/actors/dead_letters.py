@@ -176,8 +176,7 @@ class DeadLetters:
             return
         # 4. Put aside.
         order = await self._context.load(submission.order_id)
-        same = order and order.details.content_hash == details.content_hash
-        if order and not order.rejected and same:
+        if order and not order.rejected and order.details.content_hash == details.content_hash:
             # A repeat of an order that goes on: to its application, "rejected" would mean its end.
             await self._put_aside(delivery, submission.order_id, is_expendable=True)
             return

@@ -242,10 +242,9 @@ class HeldMessages:
 
 
 def _delivery(message: Message) -> Delivery:
-    """Return a copy as the receiver restores it."""
+    """Return a copy as its message was first sent."""
     return Delivery(
         body=message.body,
         message_id=message.properties[FIRST_ID],
         queue=message.queue,
-        properties=message.properties,
     )

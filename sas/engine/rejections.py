@@ -137,8 +137,7 @@ class Rejections:
         What lies on ``dead-letters`` may be an application's.
         """
         queues, ordinary = self._to.queues, queue.removesuffix(URGENT_SUFFIX)
-        internal = {queues.scheduler, queues.alerts, queues.rejected}
-        return ordinary in internal or ordinary.startswith(queues.agent_prefix)
+        return ordinary == queues.scheduler or ordinary.startswith(queues.agent_prefix)
 
     async def _report(self, rejection: Rejection, *, is_kept: bool) -> None:
         """Report the incident of the refused messages of a queue."""

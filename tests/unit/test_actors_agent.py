@@ -38,9 +38,11 @@ from tests.unit.actors_kit import (
     ALLOWED,
     CARE,
     QUEUES,
+    UNDO,
     Kit,
     ScriptedAgent,
     agent_actor,
+    command,
     delivery,
     kit,
     order,
@@ -398,14 +400,19 @@ def offloaded(message: Message) -> Message:
 async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order(size: int) -> None:
     large = {"text": "x" * size}
     steps = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(4)]
-    last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1", "s2", "s3"))
+    after = ("s0", "s1", "s2", "s3")
+    last = Step("last", agent="payment", time_allowed=ALLOWED, after=after, undo=UNDO)
     system = kit(Workflow("wide", version=1, steps=(*steps, last)))
     system.agents["stock"].then(*["y" * 45_000] * 4)
+    system.agents["payment"].then({"paid": 1})
     await system.submit(order(workflow="wide", order=large))
     await system.drain()
-    ((_, call),) = system.agents["payment"].calls
-    assert call.order == large
+    await system.hand(command("undo", system.order().seq))
+    await system.drain()
+    (_, call), (verb, undo) = system.agents["payment"].calls
+    assert (call.order, call.own_result) == (large, None)
     assert call.results == {f"s{n}": "y" * 45_000 for n in range(4)}
+    assert (verb, undo.order, undo.own_result) == ("undo", large, {"paid": 1})
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:

@@ -301,6 +301,20 @@ async def test_a_skipped_step_that_nothing_follows_needs_no_result() -> None:
     assert system.state() == "Processed"
 
 
+async def test_of_several_skipped_steps_one_that_is_followed_needs_its_result() -> None:
+    ship = Step("ship", agent="stock", time_allowed=ALLOWED, after=("pay",))
+    steps = tuple(replace(step, after=()) for step in HOLDING.steps)
+    workflow = replace(HOLDING, steps=(*steps, ship))
+    system = kit(workflow, results={"pay": dict[str, str]})
+    await system.submit()
+    for agent in system.agents.values():
+        agent.then(RefusedError("no", "no"))
+    await system.drain()
+    assert system.states() == ["Error", "Error", "Pending"]
+    await tell(system, "skip")
+    assert system.states() == ["Error", "Error", "Pending"]
+
+
 async def test_a_skipped_undo_is_undone_by_hand() -> None:
     system = await undo_failed()
     await tell(system, "skip", id="w-2")

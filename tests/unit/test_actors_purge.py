@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -100,6 +101,22 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
     assert (report.removed, report.remaining) == (0, 2)
+
+
+async def test_one_that_ended_anew_since_it_was_listed_stays() -> None:
+    system = kit()
+    await processed(system, "anew", 40)
+    finished = system.store.finished
+
+    async def meanwhile(limit: int, **bounds: Any) -> object:
+        listed = await finished(limit, **bounds)
+        stored = system.store.orders["anew"]
+        stored.order = replace(stored.order, stopped_at=system.clock.now())
+        return listed
+
+    system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
+    report = await run(system)
+    assert (report.removed, report.remaining) == (0, 1)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
@@ -257,6 +274,21 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
     system.store.load = load  # type: ignore[method-assign]
     await run(system)
     assert system.store.orders == {}
+
+
+async def test_orders_that_a_purge_has_no_time_to_remove_remain() -> None:
+    system = kit()
+    for number in range(30):
+        await processed(system, f"old-{number}", 60)
+    load = system.store.load
+
+    async def slow(order_id: str) -> Order | None:
+        await system.clock.sleep(10)
+        return await load(order_id)
+
+    system.store.load = slow  # type: ignore[method-assign]
+    report = await system.run(Purger(system.context, RETENTION, timedelta(seconds=5)).run())
+    assert (report.looked_at, report.removed, report.remaining) == (30, 0, 30)
 
 
 async def test_two_instances_do_not_purge_at_once() -> None:

@@ -81,6 +81,8 @@ async def test_a_message_that_must_wait_and_is_too_large_to_be_put_back_is_rejec
     assert notices_of(system) == ({WEB: ["rejected"]} if queue.startswith("orders-web") else {})
     assert {part.reason for part in system.rejected()} == {"too-large"}
     assert {part.source_queue for part in system.rejected()} == {queue}
+    if queue.startswith("orders"):
+        assert {part.correlation_id for part in system.rejected()} == {"c-web-1"}
 
 
 async def test_a_message_that_must_wait_while_its_queue_is_full_keeps_no_slot() -> None:

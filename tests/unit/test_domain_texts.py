@@ -147,3 +147,4 @@ def test_json_that_is_shown_has_the_same_values_on_one_visible_line(value: objec
 
 def test_an_invisible_character_of_two_units_is_escaped_in_json_as_both() -> None:
     assert visible_json('"\U0001bca0"') == '"\\ud82f\\udca0"'
+    assert visible_json('"\ud82f"') == '"\\ud82f"', "half of it too"

@@ -245,6 +245,16 @@ async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again
     assert system.notices() == ["rejected"]
 
 
+async def test_a_callback_that_its_queue_will_never_take_is_put_aside() -> None:
+    system = kit()
+    await hold(system, QUEUES.scheduler)
+    system.bus.queues[QUEUES.scheduler].forbids = True
+    await system.sweep()
+    (rejection,) = system.rejected()
+    assert (rejection.reason, rejection.source_queue) == ("undeliverable", QUEUES.scheduler)
+    assert system.held() == []
+
+
 async def test_a_row_changed_by_hand_is_reported_and_stops_no_other_queue() -> None:
     system = kit()
     system.bus.declare(OTHER)

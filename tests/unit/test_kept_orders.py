@@ -9,7 +9,7 @@ from typing import Any
 
 from sas.domain.change import Change
 from sas.domain.order import Order, StepRecord, StepState
-from sas.engine.kept_orders import KeptOrders
+from sas.engine.kept_orders import KeptOrders, _bytes_of
 from sas.ports import RefusedError, StoreUnavailableError
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
 from tests.unit.domain_cases import T0, details_of
@@ -161,3 +161,17 @@ def test_a_finished_order_is_not_kept() -> None:
     done = replace(order.steps[0], process_state=StepState.PROCESSED, epoch=1)
     cache.keep(replace(order, seq=2, steps=(done,), stopped_at=datetime.now(UTC)))
     assert cache.find("A", 0) is None
+
+
+async def test_what_is_forgotten_and_was_not_kept_makes_no_room_for_more() -> None:
+    system = kit()
+    for name in ("O-1", "O-2"):
+        await system.submit(order(name), name)
+    first, second = system.order("O-1"), system.order("O-2")
+    orders = KeptOrders(_bytes_of(first))
+    for number in range(10_000):
+        orders.forget(f"F-{number}")
+    orders.keep(first)
+    orders.keep(second)
+    assert orders.find("O-1", first.seq) is None
+    assert orders.find("O-2", second.seq) is second

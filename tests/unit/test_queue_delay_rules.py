@@ -11,7 +11,14 @@ from sas.domain.expire import Excuse
 from sas.domain.order import Dispatched, LastCall, StepRecord, StepState, UndoStatus
 from sas.features.queue_delay import rules
 from sas.features.queue_delay.front import FORGOTTEN_AFTER, QueueFront
-from sas.features.queue_delay.rules import MOVES_WITHIN, SCHEDULED_MAX, SENT_WITHIN, Scan, Seen
+from sas.features.queue_delay.rules import (
+    MOVES_WITHIN,
+    PUT_BACK_MAX,
+    SCHEDULED_MAX,
+    SENT_WITHIN,
+    Scan,
+    Seen,
+)
 from sas.ports import BusUnavailableError, Message
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
@@ -107,6 +114,12 @@ def test_a_queue_that_moves_wins_then_one_that_is_away_then_a_stuck_one() -> Non
     assert rules.best_of([Excuse.STUCK, None, Excuse.AWAY]) is Excuse.AWAY
     assert rules.best_of([None, Excuse.STUCK]) is Excuse.STUCK
     assert rules.best_of([None]) is None
+
+
+def test_a_message_excuses_a_step_as_long_as_it_comes_within_its_bound() -> None:
+    for put_back, bound in ((False, SCHEDULED_MAX), (True, PUT_BACK_MAX)):
+        for moment, is_later in ((T0 + bound, False), (T0 + bound + SECOND, True)):
+            assert rules.comes_much_later(moment, T0, put_back=put_back) == is_later
 
 
 def test_a_queue_moves_for_some_minutes_after_a_message_was_seen_to_leave_it() -> None:
