@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -61,3 +61,10 @@ def test_a_request_that_is_put_back_after_an_outage_comes_again_in_the_state_of_
     )
     assert again.carried is state
     assert (CALL_STATE in properties) is (carried is not CallState.QUEUED or state is not carried)
+
+
+def test_a_moment_is_too_close_to_complete_by_from_five_seconds_before_it_on() -> None:
+    delivery = Delivery(body=b"", message_id="m", queue="agent-stock")
+    call = InFlightRequest(REQUEST, delivery, VirtualClock())
+    assert call.is_close(NOW - timedelta(seconds=5))
+    assert not call.is_close(NOW - timedelta(seconds=5.001))
