@@ -71,6 +71,11 @@ async def test_without_an_address_the_token_is_all() -> None:
     assert callback.url is None
 
 
+async def test_the_address_may_end_with_a_slash() -> None:
+    _, callback = await awaiting(callback_keys=CallbackKeys(KEYS.keys, f"{KEYS.url}/"))
+    assert callback.url == f"{KEYS.url}/{callback.token}"
+
+
 async def test_without_a_key_the_error_of_asking_for_a_callback_says_what_to_set() -> None:
     system = kit(callback_keys=CallbackKeys())
     await system.submit()

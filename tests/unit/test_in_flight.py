@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from sas.codec.internal import RequestMessage
 from sas.domain.calls import CallEvent, CallState
 from sas.engine.delivery import Delivery
-from sas.engine.in_flight import CALL_STATE, InFlightRequest, carrying
+from sas.engine.in_flight import AGENT_FAILURES, CALL_STATE, InFlightRequest, carrying
 from sas.testing.clock import VirtualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,3 +61,18 @@ def test_a_request_that_is_put_back_after_an_outage_comes_again_in_the_state_of_
     )
     assert again.carried is state
     assert (CALL_STATE in properties) is (carried is not CallState.QUEUED or state is not carried)
+
+
+def test_a_moment_is_too_close_to_complete_by_from_five_seconds_before_it_on() -> None:
+    delivery = Delivery(body=b"", message_id="m", queue="agent-stock")
+    call = InFlightRequest(REQUEST, delivery, VirtualClock())
+    assert call.is_close(NOW - timedelta(seconds=5))
+    assert not call.is_close(NOW - timedelta(seconds=5.001))
+
+
+def test_a_count_of_failures_that_no_agent_reaches_is_forged_and_counts_as_none() -> None:
+    for digits, failures in (("7", 7), ("9" * 9, 0), ("-1", 0)):
+        delivery = Delivery(
+            body=b"", message_id="m", queue="agent-stock", properties={AGENT_FAILURES: digits}
+        )
+        assert InFlightRequest(REQUEST, delivery, VirtualClock()).failures == failures

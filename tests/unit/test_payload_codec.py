@@ -348,6 +348,15 @@ async def test_the_largest_order_is_accepted_and_reaches_its_agent() -> None:
     assert payload.size > 1.3 * ORDER_BYTES_MAX
 
 
+async def test_an_order_is_too_large_if_it_is_as_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sas.actors.submission.PAYLOAD_BYTES_MAX", 1000)
+    system = kit(codec=fernet())
+    await system.submit(order(order={"text": "x" * 900}))
+    assert [rejection.reason for rejection in system.rejected()] == ["too-large"]
+
+
 async def test_a_result_is_too_large_if_it_is_as_it_is_stored() -> None:
     codec = fernet()
     largest, too_large = RESULT_BYTES_MAX * 3 // 4 - 200, RESULT_BYTES_MAX * 3 // 4
