@@ -1,4 +1,4 @@
-"""An agent with a bug as a sequence: pauses grow, and deploys or an operator come between.
+"""An agent with a bug as a sequence: deploys, an operator and full call slots come between.
 
 The model follows ``sas.engine.failing_agent``.
 """
@@ -13,13 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from sas.domain.calls import CallState
 from sas.domain.order import AttemptError
+from sas.engine.in_flight import CALL_STATE
 from sas.engine.receiver import FIRST_DELAY_S
+from sas.features.call_limit import lease_name
 from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
+from sas.testing.bus import Queued
 from tests.simulation.machines.kit import AsyncMachine
-from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, Kit, command, kit, order
+from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, Kit, agent_actor, command, kit, order
 
 STOCK = QUEUES.agent("stock")
+SLOT = lease_name("stock", 0)
 ORDERS = ("O-1", "O-2")
 BUGS: dict[str, Exception] = {
     "bug": KeyError("room"),
@@ -38,6 +43,10 @@ class Model:
     is_cancelled: bool = False
     is_done: bool = False
 
+    @property
+    def waits_for_a_deploy(self) -> bool:
+        return self.failures > 0 and not (self.is_cancelled or self.is_done)
+
 
 class FailingAgentMachine(AsyncMachine):
     """Requests of two orders come again as soon as their pauses are over."""
@@ -47,7 +56,7 @@ class FailingAgentMachine(AsyncMachine):
         self.run(self.begins())
 
     async def begins(self) -> None:
-        self.system: Kit = kit(CHAIN)
+        self.start(None)
         self.models = {order_id: Model() for order_id in ORDERS}
         self.alerts: list[str] = []
         self.is_active = False
@@ -56,10 +65,17 @@ class FailingAgentMachine(AsyncMachine):
             await self.system.submit(order(order_id), f"m-{order_id}")
             await self.system.step(QUEUES.scheduler)
 
+    def start(self, beside: Kit | None) -> None:
+        """Start an instance whose first agent may have one call in flight."""
+        instance = "host-2" if beside else "host-1"
+        self.system = system = kit(CHAIN, beside=beside, instance=instance)
+        stock = agent_actor(system.context, "stock", system.agents["stock"], limit=1)
+        system.actors["stock"] = stock
+
     @rule(
         order_id=st.sampled_from(ORDERS),
         behaviour=st.none() | st.sampled_from(BEHAVIOURS),
-        event=st.sampled_from([None] * 5 + ["restart", "cancel"]),
+        event=st.sampled_from([None] * 5 + ["restart", "cancel", "busy"]),
         times=st.sampled_from([1, 2, 10]),
         late_s=st.sampled_from([0, 1, 8]),
         redelivered=st.booleans(),
@@ -78,16 +94,19 @@ class FailingAgentMachine(AsyncMachine):
         model = self.models[order_id]
         model.behaviour = behaviour or model.behaviour
         if event == "restart":  # counts travel with the requests, and incidents lie in the store
-            self.system = kit(CHAIN, beside=self.system, instance="host-2")
+            self.start(self.system)
         if event == "cancel" and model.failures >= 3:
             model.is_cancelled = True
             seq = self.system.order(order_id).seq
             self.run(self.system.hand(command("cancel", seq, f"w-{order_id}", order_id)))
         for _ in range(times):
-            self.run(self.works_once(late_s, redelivered=redelivered))
+            self.run(self.works_once(late_s, redelivered=redelivered, is_busy=event == "busy"))
 
-    async def works_once(self, late_s: int, *, redelivered: bool) -> None:
-        """The request that comes first is handled; all that follows from it, too."""
+    async def works_once(self, late_s: int, *, redelivered: bool, is_busy: bool = False) -> None:
+        """The request that comes first is handled; all that follows from it, too.
+
+        If its agent is busy, a request that waits for a deploy finds no slot for its call.
+        """
         system, waiting = self.system, self.system.bus.queues[STOCK].waiting
         if not waiting:
             return
@@ -99,6 +118,10 @@ class FailingAgentMachine(AsyncMachine):
         self.agent.script.clear()
         self.agent.then(*[self.behave] * 10)
         calls = len(self.agent.calls)
+        is_busy = is_busy and model.waits_for_a_deploy
+        now = system.clock.now()
+        if is_busy:
+            assert await system.store.acquire_lease(SLOT, "another", now + ALLOWED, now)
         await system.receive(first.message, count=2 if redelivered else 1)
         was_called = len(self.agent.calls) > calls
         for queue in (QUEUES.scheduler, QUEUES.agent("payment")) * 3:
@@ -106,6 +129,11 @@ class FailingAgentMachine(AsyncMachine):
                 await system.step(queue)
         if was_called and not (model.is_cancelled or model.is_done):
             self.check(order_id, model)
+        if is_busy:
+            assert not was_called
+            assert self.again(order_id).message.properties[CALL_STATE] == CallState.GOES_ON.value
+            now = system.clock.now()
+            assert await system.store.acquire_lease(SLOT, "another", now, now)
 
     async def behave(self, call: AgentCall) -> Any:
         model, (verb, _) = self.models[call.order_id], self.agent.calls[-1]
@@ -121,19 +149,11 @@ class FailingAgentMachine(AsyncMachine):
     def check(self, order_id: str, model: Model) -> None:
         """Compare what became of the order, when it comes again, and which alerts were sent."""
         now, record = self.system.clock.now(), self.system.order(order_id)
-        step = record.steps[0]
         if model.behaviour in BUGS:
             model.failures += 1
-            (again,) = [
-                queued
-                for queued in self.system.bus.queues[STOCK].waiting
-                if order_id.encode() in queued.message.body
-            ]
+            again = self.again(order_id)
             longest = min(FIRST_DELAY_S * 2.0**model.failures, 300)
             assert longest / 2 <= (again.visible_at - now).total_seconds() <= longest
-            assert (step.epoch, step.failure_count) == (1, 0)
-            assert step.complete_by is not None
-            assert step.complete_by >= again.visible_at + ALLOWED / 3
             error = self.system.store.orders[order_id].errors[0]
             assert error.kind == (
                 AttemptError.HELD if model.behaviour == "held" else AttemptError.BUG
@@ -152,6 +172,19 @@ class FailingAgentMachine(AsyncMachine):
             model.is_done, model.failures = model.behaviour != "goes on", 0
         if not any(each.is_cancelled for each in self.models.values()):
             assert self.kinds() == self.alerts
+
+    def again(self, order_id: str) -> Queued:
+        """Return the request of a step that waits as it comes again, in its time allowed."""
+        (again,) = [
+            queued
+            for queued in self.system.bus.queues[STOCK].waiting
+            if order_id.encode() in queued.message.body
+        ]
+        step = self.system.order(order_id).steps[0]
+        assert (step.epoch, step.failure_count) == (1, 0)
+        assert step.complete_by is not None
+        assert step.complete_by >= again.visible_at + ALLOWED / 3
+        return again
 
     def kinds(self) -> list[str]:
         """Return the alerts of beginnings and ends, without those of an incident that lasts."""
