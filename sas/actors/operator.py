@@ -218,9 +218,13 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     """Refuse an input if the calls with older keys could not be undone first."""
     if command.input is None or command.verb is not Verb.RESUBMIT:
         return ""
-    failed = [step for step in order.steps if step.process_state is StepState.ERROR]
+    failed = [
+        step
+        for step in order.steps
+        if step.process_state is StepState.ERROR and command.step in {None, step.name}
+    ]
     bare = [step.name for step in failed if not takes_input(step, rules)]
-    if bare and command.step in {None, *bare}:
+    if bare:
         return (
             f"its step {bare[0]} accepts no input: its earlier calls cannot be undone at once "
             "(no undo, a drain_time, or an undo that failed)"

@@ -199,6 +199,26 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     ]
 
 
+async def test_of_several_failed_steps_each_takes_an_edited_input_if_it_can_be_undone_at_once() -> (
+    None
+):
+    steps = (
+        Step("reserve", agent="stock", after=()),
+        Step("pay", agent="stock", after=(), undo=Undo(ALLOWED, drain_time=ALLOWED)),
+        Step("pack", agent="stock", after=(), undo=UNDO),
+    )
+    system = kit(replace(HOLDING, steps=steps))
+    system.agents["stock"].then(*[RefusedError("none", "out of stock")] * 3)
+    await system.submit()
+    await system.drain()
+    for number, step in enumerate(steps):
+        await tell(system, "resubmit", id=f"w-{number}", input='{"lines":[1]}', step=step.name)
+    assert system.states() == ["Error", "Error", "Pending"]
+    assert [step.call.generation for step in system.order().steps] == [0, 0, 1]
+    for name, text in zip(("reserve", "pay"), refusals(system), strict=True):
+        assert f"its step {name} " in text
+
+
 async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     system = await failed()
     await tell(system, "resubmit", input='{"lines":[1]}')
