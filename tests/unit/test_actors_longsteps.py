@@ -10,10 +10,11 @@ import pytest
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.workflow import TIME_ALLOWED_MAX, OnFailure, Step, Undo, Workflow
+from sas.features.call_limit import lease_name
 from sas.ports import AwaitCallback, BusUnavailableError, Message, RefusedError, StillRunning
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
-from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, command, kit
+from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, agent_actor, command, kit
 
 STOCK = QUEUES.agent("stock")
 HOUR = timedelta(hours=1)
@@ -131,6 +132,22 @@ async def test_progress_that_comes_after_the_reset_gives_the_old_dispatch_no_tim
     before = system.order()
     await system.hand(progress)
     assert system.order() == before
+
+
+async def test_a_look_that_finds_no_slot_in_all_its_time_counts_a_failure() -> None:
+    """Its call went out before, so it may have had its effect."""
+    system = await dispatched(StillRunning(HOUR))
+    system.actors["stock"] = agent_actor(system.context, "stock", system.agents["stock"], limit=1)
+    await system.drain()
+    taken_until = system.clock.now() + 2 * HOUR
+    slot = lease_name("stock", 0)
+    assert await system.store.acquire_lease(slot, "another", taken_until, system.clock.now())
+    await system.later(3600)
+    for _ in range(40):
+        await system.drain()
+        await system.later(1)
+    await system.sweep()
+    assert (looked(system), system.order().steps[0].failure_count) == (1, 1)
 
 
 async def test_often_looked_at_it_asks_for_time_only_when_little_is_left() -> None:

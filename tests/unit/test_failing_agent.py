@@ -18,7 +18,7 @@ from sas.engine.explained import explained
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.operate import why
 from sas.operate.rows import row_of
-from sas.ports import AgentCall, HeldError, RefusedError, StillRunning
+from sas.ports import AgentCall, HeldError, RefusedError, StillRunning, TransientError
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     AGENTS,
@@ -293,6 +293,37 @@ async def test_a_service_that_is_away_while_a_step_waits_for_a_bug_counts_no_fai
     assert (step.epoch, step.failure_count, step.process_state.value) == (1, 0, "Processing")
     await passes(system, 1900, pace_s=5)
     assert system.state() == "Processed"
+
+
+async def test_a_service_that_fails_after_the_deploy_counts_its_failures() -> None:
+    system = await failing(HOLD)
+    await passes(system, 10)
+    mended(system)
+    system.agents["stock"].then(*[TransientError("down")] * ALWAYS)
+    await passes(system, 300, pace_s=5)
+    step = system.order().steps[0]
+    assert (step.epoch, step.failure_count, step.process_state.value) == (2, 2, "Error")
+
+
+async def test_a_slot_that_comes_after_complete_by_makes_a_step_that_waits_for_a_bug_wait_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = await failing()
+    mended(system)
+    system.actors["stock"] = agent_actor(system.context, "stock", system.agents["stock"], limit=1)
+    acquire = system.store.acquire_lease
+
+    async def acquire_slowly(*lease: Any) -> bool:
+        await system.clock.sleep(2 * ALLOWED.total_seconds())
+        return await acquire(*lease)
+
+    monkeypatch.setattr(system.store, "acquire_lease", acquire_slowly)
+    await passes(system, 10)
+    monkeypatch.undo()
+    assert len(calls(system)) == 1
+    await passes(system, 120)
+    assert (system.state(), system.order().steps[0].epoch) == ("Processed", 1)
+    assert alerts(system) == []
 
 
 # What people read
