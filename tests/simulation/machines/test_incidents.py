@@ -326,6 +326,12 @@ class IncidentMachine(AsyncMachine):
             self.passes(60 * minutes)
             self.acts(1 - instance, ("note", 0, 20, ""), (0, None))
 
+    @rule(instance=st.sampled_from(INSTANCES), number=st.integers(0, 1))
+    def a_new_process_ends_it(self, instance: int, number: int) -> None:
+        """An instance that knows nothing yet of an incident sees its first success."""
+        self.starts(instance)
+        self.acts(instance, ("end", number, 1, ""), (0, None))
+
     async def health(self) -> tuple[list[Incident], list[Name]]:
         incident = incident_of(BREAKER, 20, self.clock.now())
         return ([incident], []) if self.model.is_open else ([], [BREAKER])
