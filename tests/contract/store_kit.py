@@ -43,9 +43,9 @@ def shard(store: StateStore, order_id: str) -> str:
     return shard_of(order_id, len(store.shards))
 
 
-def neighbours(count: int) -> list[str]:
-    """Return ids of one shard of sixteen."""
-    return [f"o-{n}" for n in range(800) if shard_of(f"o-{n}", 16) == shard_of("o", 16)][:count]
+def neighbours(count: int, of: str = "o") -> list[str]:
+    """Return ids of one shard of sixteen, that of ``of``."""
+    return [f"o-{n}" for n in range(800) if shard_of(f"o-{n}", 16) == shard_of(of, 16)][:count]
 
 
 async def due_of(store: StateStore, order_id: str) -> set[Due]:

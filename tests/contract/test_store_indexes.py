@@ -176,9 +176,9 @@ async def test_finished_orders_are_listed_oldest_first_over_all_shards(store: St
 async def test_a_list_is_complete_although_its_oldest_orders_lie_in_one_shard(
     store: StateStore,
 ) -> None:
-    """A store may read only a share of each shard first."""
-    crowded = neighbours(40)
-    others = [f"other-{number}" for number in range(10)]
+    """A store may read only a share of each shard first. A later shard has many younger ones."""
+    crowded, others = neighbours(40), neighbours(20, of="z")
+    assert shard(store, crowded[0]) < shard(store, others[0])
     for place, order_id in enumerate((*crowded, *others)):
         await store.commit(cases.rejected(order_id, at=NOW + (place // 2) * SECOND))
     for limit in (1, 15, 39, 45, 100):

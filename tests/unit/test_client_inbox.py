@@ -98,8 +98,9 @@ def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk:
     desk.inbox.leave(follower)
     late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", "completed", seq=7)
     newer, other = desk.come("A", "failed", seq=8), desk.come("B", "completed", seq=5)
-    fates = [desk.inbox.fate(arrival, 0) for arrival in (late, repeat, newer, other)]
-    assert fates == [Fate.COMPLETE, Fate.COMPLETE, Fate.WAIT, Fate.WAIT]
+    unnumbered = desk.come("A", "rejected")  # of another submission of this id
+    fates = [desk.inbox.fate(arrival, 0) for arrival in (late, repeat, newer, other, unnumbered)]
+    assert fates == [Fate.COMPLETE] * 2 + [Fate.WAIT] * 3
     desk.inbox.submitted("A", None)  # again: its answers are news
     assert desk.inbox.fate(late, 0) is Fate.WAIT
 

@@ -13,11 +13,14 @@ import pytest
 
 from sas.actors.supervisor import LEASE_TIME
 from sas.bootstrap import Application, assemble
+from sas.codec import internal
+from sas.codec.internal import WakeMessage
 from sas.domain.change import OtherDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
 from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
+from sas.engine.transition import ApplyResult
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import (
     FORMAT,
@@ -160,17 +163,22 @@ async def test_a_due_row_of_an_unknown_kind_is_left_with_its_order_or_is_broken(
     assert [alert.kind for alert in system.alerts()] == ["unreadable"] * (1 - left_count)
 
 
-async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
+@pytest.mark.parametrize("end", ["Processed", "Compensated", "Rejected"])
+async def test_late_messages_of_an_order_that_is_over_need_no_workflow(end: str) -> None:
     older, newer = sides()
-    await newer.submit(order(workflow_version=2))
-    wake = newer.bus.take(QUEUES.scheduler)
-    assert wake is not None
-    await newer.hand(wake)
+    submission = order(workflow_version=2)
+    if end == "Rejected":
+        await newer.run(newer.dead_letters.handle(letter(submission, QUEUES.orders)))
+    else:
+        await newer.submit(submission)
     await newer.drain()
-    assert newer.state() == "Processed"
-    late_wake = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
-    result = await receive(older, late_wake)
-    assert result is not None
+    if end == "Compensated":
+        await newer.hand(command("undo", newer.order().seq))
+        await newer.drain()
+    assert newer.state() == end
+    wake = internal.encode(WakeMessage(id="O-1/9/wake", order_id="O-1", seq=9))
+    for late in (Message(QUEUES.scheduler, "w-9", wake), done(epoch=9)):
+        assert await receive(older, late) is ApplyResult.NOTHING
     assert newer.bus.messages(QUEUES.scheduler) == []
 
 

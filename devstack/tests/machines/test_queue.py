@@ -190,11 +190,30 @@ class QueueMachine(BrokerMachine[QueueModel]):
         pairs = zip(letters, sends, strict=True)
         assert numbers == [self.model.arrives(letter, send[0], self.now) for letter, send in pairs]
 
-    @rule(place=PLACES, count=st.integers(1, 3), presettled=RARELY, then=st.sampled_from(ENDS))
-    def take(self, place: str, count: int, presettled: bool, then: str | None) -> None:
-        """A receiver comes, takes what its credit allows, settles one, and leaves with locks."""
+    @rule(
+        place=PLACES,
+        count=st.integers(1, 3),
+        presettled=RARELY,
+        then=st.sampled_from(ENDS),
+        ttl=SPANS,
+        holds_s=st.sampled_from([0, 2]),
+    )
+    def take(
+        self,
+        place: str,
+        count: int,
+        *,
+        presettled: bool,
+        then: str | None,
+        ttl: int | None = None,
+        holds_s: int = 0,
+    ) -> None:
+        """A receiver comes, takes what its credit allows, settles one, and leaves with locks.
+
+        A message whose time to live ends while it is held expires when its lock ends.
+        """
         if not self.model.ready(QUEUE, self.now):
-            self.send([(None, None, None, False)])
+            self.send([(None, ttl, None, False)])
             self.a_listener_has_what_it_can_take()
         expected = [letter.number for letter in self.model.ready(place, self.now)][:count]
         receiver = Receiver(presettled=presettled)
@@ -203,6 +222,8 @@ class QueueMachine(BrokerMachine[QueueModel]):
         self.place_of(place).dispatch.detach(receiver, self.now)
         assert [message.sequence for message, _ in receiver.deliveries] == expected
         self.note_deliveries(place, receiver)
+        if holds_s:
+            self.wait(holds_s, sweeps=True, renews=[], late=None)
         if expected and then is not None:
             self.settle_with(then, *self.tokens[-1], properties=count)
 

@@ -326,6 +326,17 @@ class IncidentMachine(AsyncMachine):
             self.passes(60 * minutes)
             self.acts(1 - instance, ("note", 0, 20, ""), (0, None))
 
+    @rule(instance=st.sampled_from(INSTANCES), number=st.integers(0, 1), is_new=st.booleans())
+    def a_step_of_it_succeeds(self, instance: int, number: int, is_new: bool) -> None:
+        """The instance knows nothing of the incident yet, or has not written all that it saw."""
+        if is_new:
+            self.starts(instance)
+        else:
+            for minutes in (1, 5):
+                self.acts(instance, ("report", number, minutes, "O-1"), (0, None))
+            self.passes(61)
+        self.acts(instance, ("end", number, 1, ""), (0, None))
+
     async def health(self) -> tuple[list[Incident], list[Name]]:
         incident = incident_of(BREAKER, 20, self.clock.now())
         return ([incident], []) if self.model.is_open else ([], [BREAKER])
