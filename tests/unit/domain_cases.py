@@ -301,6 +301,11 @@ class Story:
         return self.incident.kind.value if self.incident else None
 
     @property
+    def incident_agent(self) -> str | None:
+        """The agent at fault in the incident that the last decision reports."""
+        return self.incident.agent if self.incident else None
+
+    @property
     def woken(self) -> bool:
         return Wake() in self.messages
 

@@ -37,6 +37,7 @@ from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     CARE,
+    HOLDING,
     QUEUES,
     UNDO,
     Kit,
@@ -413,6 +414,23 @@ async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order(s
     assert (call.order, call.own_result) == (large, None)
     assert call.results == {f"s{n}": "y" * 45_000 for n in range(4)}
     assert (verb, undo.order, undo.own_result) == ("undo", large, {"paid": 1})
+    assert undo.results == call.results
+
+
+async def test_an_edited_input_is_read_from_the_order_too_by_its_own_step_only() -> None:
+    system = kit(HOLDING)
+    system.agents["stock"].then(RefusedError("no", "no"))
+    await system.submit(order(order={"amount": 2}))
+    await system.drain()
+    edit = command("resubmit", system.order().seq, step="reserve", input={"amount": 1})
+    await system.hand(edit)
+    for agent, amount in (("stock", 1), ("payment", 2)):
+        await system.step(QUEUES.scheduler)
+        message = system.bus.take(QUEUES.agent(agent))
+        assert message is not None
+        await system.hand(offloaded(message))
+        verb, call = system.agents[agent].calls[-1]
+        assert (verb, call.order) == ("do", {"amount": amount})
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:

@@ -62,12 +62,13 @@ def test_a_retry_goes_to_the_same_agent_whichever_is_available() -> None:
 
 
 def test_a_step_that_waited_rests_and_is_then_asked_of_the_same_agent() -> None:
-    order = claimed(failures_max=0).shutting(("a", 0)).waited("a")
+    order = claimed("one", ("a", 0), failures_max=0).shutting(("a", 1)).waited("a")
     step = order.step("a")
     assert (order.states, order.messages, step.resting) == (["Pending"], (), True)
     assert (order.incident_kind, step.failure_count) == ("waiting", 0)
+    assert order.incident_agent == "a-1"
     order.expired("a").claim()
-    assert order.routed_requests == [("a", "do", 0)]
+    assert order.routed_requests == [("a", "do", 1)]
 
 
 @each([None, '{"amount":1}'])
@@ -87,6 +88,7 @@ def test_its_undo_goes_to_the_agent_that_did_it_even_if_it_is_not_to_be_had() ->
     order.claim()
     assert order.routed_requests == [("a", "undo", 1)]
     assert order.waited("a").requests == []
+    assert order.incident_agent == "a-1"
     order.expired("a").claim()
     assert order.routed_requests == [("a", "undo", 1)]
     assert order.done("a").notices == ["undone"]

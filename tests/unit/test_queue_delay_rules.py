@@ -185,5 +185,7 @@ async def test_a_read_begins_in_front_again_after_an_hour_and_after_one_that_fai
         await ids()
     bus.mend("q")
     assert [await ids(), await ids()] == [["later", "now"], ["now"]]
-    clock.set(clock.now() + FORGOTTEN_AFTER)
+    clock.set(clock.now() + FORGOTTEN_AFTER / 2)
+    assert await ids() == ["now"], "this read does not make the hour longer"
+    clock.set(clock.now() + FORGOTTEN_AFTER / 2)
     assert await ids() == ["later", "now"]

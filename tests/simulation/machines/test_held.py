@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
+from sas.domain.queues import lane
 from sas.engine import held as module
 from sas.engine.delivery import FIRST_ID
 from sas.engine.held import HELD_FOR, REPORTED_AFTER, ROUND_AFTER
@@ -32,7 +33,8 @@ from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit
 
 ORDERS, SCHEDULER, LETTERS = QUEUES.orders, QUEUES.scheduler, QUEUES.dead_letters
-NAMES = [SHOP, ORDERS, SCHEDULER, LETTERS]
+LANES = [SCHEDULER, lane(SCHEDULER, urgent=True)]
+NAMES = [SHOP, ORDERS, *LANES, LETTERS]
 HELD_MAX, PAGE = 3, 2
 TAKES, FULL, MISSING, FORBIDDEN = "takes", "full", "missing", "forbidden"
 CHANGES = [TAKES, FULL, FULL, MISSING, FORBIDDEN]
@@ -61,10 +63,17 @@ class HeldModel:
     aside: set[str] = field(default_factory=set)
     given_up: Counter[str] = field(default_factory=Counter)
     over_at: dict[str, datetime] = field(default_factory=dict)
+    unanswered: dict[str, list[str]] = field(default_factory=dict)
+    """What still waits for schedulers when steps are judged."""
 
     def sweep(self, now: datetime, *, dies: bool) -> None:
         """Give all queues all of their turns. If the process dies, what was sent stays too."""
-        for queue in [SCHEDULER, *self.waiting]:  # what waits for schedulers goes first too
+        self._turns(LANES, now, dies=dies)  # what waits for schedulers goes first too
+        self.unanswered = {name: [each.name for each in self.waiting[name]] for name in LANES}
+        self._turns([*self.waiting], now, dies=dies)
+
+    def _turns(self, queues: list[str], now: datetime, *, dies: bool) -> None:
+        for queue in queues:
             items = self.waiting[queue]
             while items:
                 if not self._is_gone(queue, items[0]):
@@ -154,7 +163,7 @@ class HeldMessages(AsyncMachine):
         for _ in range(min(count, room)):
             self._hold(queue, is_copy=(is_copy or queue == LETTERS) and queue != SHOP)
 
-    @rule(queue=st.sampled_from([ORDERS, SCHEDULER, LETTERS]))
+    @rule(queue=st.sampled_from([ORDERS, *LANES, LETTERS]))
     def hold_a_large_copy(self, queue: str) -> None:
         if not any(item.is_large for item in self.model.waiting[queue]):
             self._hold(queue, is_copy=True, is_large=True)
@@ -181,7 +190,7 @@ class HeldMessages(AsyncMachine):
         if state == MISSING:
             del queues[name]
 
-    @rule(name=st.sampled_from([SHOP, ORDERS, SCHEDULER]), room=st.integers(0, PAGE))
+    @rule(name=st.sampled_from([SHOP, ORDERS, *LANES]), room=st.integers(0, PAGE))
     def fill(self, name: str, room: int) -> None:
         """A queue fills: it takes ``room`` more messages at most."""
         self.change(name, FULL)
@@ -209,6 +218,8 @@ class HeldMessages(AsyncMachine):
     def _sweep(self, *instances: Kit) -> None:
         async def turns(instance: Kit) -> None:
             await instance.supervisor._held.send_answers()
+            waiting = {name: await self._waiting(name) for name in LANES}
+            assert waiting == self.model.unanswered  # steps are judged now
             await instance.supervisor._held.send()
 
         async def all_turns() -> None:
@@ -225,8 +236,7 @@ class HeldMessages(AsyncMachine):
         model = self.model
         letters = set()
         for name, queue in self.queues.items():
-            items = self.run(self.system.store.held(name, 100))
-            names = [_first_id(each.message) for each in items]
+            names = self.run(self._waiting(name))
             assert names == [each.name for each in model.waiting[name]]
             messages = [queued.message for queued in queue.waiting]
             plain = [_first_id(each) for each in messages if SOURCE not in each.properties]
@@ -238,6 +248,10 @@ class HeldMessages(AsyncMachine):
             }
         assert letters == model.letters
         assert {part.message_id for part in self.system.rejected()} == model.aside
+
+    async def _waiting(self, name: str) -> list[str]:
+        items = await self.system.store.held(name, 100)
+        return [_first_id(each.message) for each in items]
 
     def _check_incidents(self) -> None:
         now = self.system.clock.now()
