@@ -131,18 +131,18 @@ def ends_of(followed: subprocess.CompletedProcess[str]) -> dict[str, str]:
 CALLBACKS = {"SAS_CALLBACK_KEY": "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="}
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new project with the page's files, and what deploys it."""
-    folder = tmp_path_factory.mktemp("page") / "trips"
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A new project with the page's files."""
+    folder = tmp_path / "trips"
     write(folder)
-    assert run(sas("infra"), folder).returncode == 0
     return folder
 
 
 def test_the_page_s_files_pass_their_tests_and_stories_and_deploy_with_their_own_settings(
     project: Path,
 ) -> None:
+    assert run(sas("infra"), project).returncode == 0
     pages_files = ["trips.py", "function_app.py", "tests/test_trips.py", "trips.jsonl"]
     assert [name for name, _ in FILES] == pages_files
     assert len(COMMANDS) == 3
@@ -162,6 +162,7 @@ def test_the_page_s_files_pass_their_tests_and_stories_and_deploy_with_their_own
 
 @pytest.mark.long
 def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(project: Path) -> None:
+    assert run(sas("infra"), project).returncode == 0
     with started(project) as values:
         followed = run([*sas("submit"), "--json", "--patience", "240"], project)
         assert followed.returncode == 1, followed.stdout + followed.stderr
