@@ -103,9 +103,9 @@ def problems(paths: list[Path]) -> Iterator[str]:
 def imports_of_tests(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the test files that a file imports from, with the lines."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            modules = [str(node.module).rpartition(".")[2], *(alias.name for alias in node.names)]
-            for module in modules:
+        packages = str(node.module).split(".") if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom) and "tests" in packages:
+            for module in (packages[-1], *(alias.name for alias in node.names)):
                 if module.startswith("test_"):
                     yield module, node.lineno
 

@@ -106,6 +106,38 @@ async def test_a_store_fails_when_asked_to_and_only_then() -> None:
     assert await store.commit(first) == first.after
 
 
+async def test_an_injected_conflict_is_a_rivals_write_after_which_the_old_token_fails_again() -> (
+    None
+):
+    store = MemoryStore()
+    order = await store.commit(cases.submitted("order-1"))
+    store.fail_next("commit", StoreFault.CONFLICT)
+    for _ in range(2):  # the second one is not injected
+        with pytest.raises(ConflictError):
+            await store.commit(cases.claimed(order))
+    order_read = await store.load("order-1")
+    assert order_read is not None
+    assert (await store.commit(cases.claimed(order_read))).seq == order.seq + 1
+
+    shared = await store.write_shared("name", "1", None)
+    store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.LOST_ANSWER)
+    with pytest.raises(ConflictError):
+        await store.write_shared("name", "2", shared.token)
+    reread = await store.read_shared("name")
+    assert reread is not None
+    assert (reread.value, reread.token != shared.token) == ("1", True)
+    with pytest.raises(StoreUnavailableError):
+        await store.write_shared("name", "2", reread.token)
+    written = await store.read_shared("name")
+    assert written is not None
+    assert written.value == "2"
+
+
+def test_a_fault_that_an_operation_cannot_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="load has no CONFLICT"):
+        MemoryStore().fail_next("load", StoreFault.CONFLICT)
+
+
 async def test_a_bus_fails_when_asked_to_and_a_lost_answer_was_sent() -> None:
     bus = MemoryBus(VirtualClock())
     bus.declare("scheduler")
