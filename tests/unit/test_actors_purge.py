@@ -255,7 +255,8 @@ async def test_a_run_that_can_read_no_shard_fails() -> None:
         await run(system)
 
 
-async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
+async def slow_store() -> Kit:
+    """A system with 30 old orders, whose store takes ten seconds to load one."""
     system = kit()
     for number in range(30):
         await processed(system, f"old-{number}", 60)
@@ -266,27 +267,23 @@ async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -
         return await load(order_id)
 
     system.store.load = slow  # type: ignore[method-assign]
+    return system
+
+
+async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
+    system = await slow_store()
     purger = Purger(system.context, RETENTION, function_time=timedelta(seconds=30))
     start = system.clock.now()
     report = await system.run(purger.run())
     assert system.clock.now() - start <= timedelta(seconds=45)
     assert 0 < report.removed + report.remaining <= 30
-    system.store.load = load  # type: ignore[method-assign]
+    del system.store.load  # the store is fast again
     await run(system)
     assert system.store.orders == {}
 
 
 async def test_orders_that_a_purge_has_no_time_to_remove_remain() -> None:
-    system = kit()
-    for number in range(30):
-        await processed(system, f"old-{number}", 60)
-    load = system.store.load
-
-    async def slow(order_id: str) -> Order | None:
-        await system.clock.sleep(10)
-        return await load(order_id)
-
-    system.store.load = slow  # type: ignore[method-assign]
+    system = await slow_store()
     report = await system.run(Purger(system.context, RETENTION, timedelta(seconds=5)).run())
     assert (report.looked_at, report.removed, report.remaining) == (30, 0, 30)
 
