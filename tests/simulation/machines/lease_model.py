@@ -51,7 +51,10 @@ class StepModel:
 
 @dataclass(kw_only=True)
 class LeaseModel:
-    """One order: its steps, the dispatches that were ever made, and what a sweep finds due."""
+    """One order: its steps, the dispatches that were ever made, and what was said of failures.
+
+    ``unsure``: so many failures may have been, in two races that end alike.
+    """
 
     workflow: Workflow
     steps: list[StepModel] = field(default_factory=list)
@@ -59,6 +62,7 @@ class LeaseModel:
     causes: set[str] = field(default_factory=set)
     notices: int = 0
     alerted: int = 0
+    unsure: int = 0
 
     def __post_init__(self) -> None:
         self.steps = [StepModel() for _ in self.workflow.steps]

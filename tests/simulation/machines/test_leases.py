@@ -176,10 +176,10 @@ class Leases(AsyncMachine):
     def command_event(self, verb: str, behind: int = 0) -> Event:
         """A command for what the operator saw. A stale one changes nothing."""
         self.commands += 1
-        message = command(verb, self.seq - behind, f"c-{self.commands}")
+        message, records = command(verb, self.seq - behind, f"c-{self.commands}"), self.records()
 
         def mean(model: LeaseModel, _instance: str, _is_first: bool) -> None:
-            if not behind:
+            if not behind and model.records() == records:
                 model.command(verb)
 
         return Event(message=message, mean=mean)
@@ -301,14 +301,21 @@ class Leases(AsyncMachine):
         self.run(self.hosts[0].later(9))  # what any of them holds for its lease has ended
 
     def serial(self, means: list[Callable[[LeaseModel], None]]) -> LeaseModel:
-        """Return the model after some events in that order which gives the steps of the order."""
+        """Return the model after some events in that order which gives the steps of the order.
+
+        If a step fails in one such order and not in another, nobody can tell what was said of it.
+        """
+        models = []
         for order in permutations(means):
             model = deepcopy(self.model)
             for mean in order:
                 mean(model)
-            if self.records() == model.records():
-                return model
-        raise AssertionError(f"no order of the events leads to {self.records()}")
+            if self.records() == model.records() and set(self.requests) == model.dispatches:
+                models.append(model)
+        assert models, f"no order of the events leads to {self.records()}"
+        model = min(models, key=lambda model: model.notices)
+        model.unsure += max(other.notices for other in models) - model.notices
+        return model
 
     # What must be true at every moment
 
@@ -374,8 +381,9 @@ class Leases(AsyncMachine):
         notices = {(event.id, external.notice_of(event.type)) for event in self.hosts[0].events()}
         kinds = Counter(kind for _, kind in notices)
         failures = Counter(kind for kind, _ in {(a.kind, a.id) for a in self.hosts[0].alerts()})
-        assert kinds["failed"] == self.model.notices
-        assert failures["step-failed"] + failures["undo-failed"] == self.model.alerted
+        assert 0 <= kinds["failed"] - self.model.notices <= self.model.unsure
+        alerted = failures["step-failed"] + failures["undo-failed"]
+        assert 0 <= alerted - self.model.alerted <= self.model.unsure
         assert kinds["undone"] == (self.model.steps[0].state == "Compensated")
         assert kinds["completed"] <= 1
 
