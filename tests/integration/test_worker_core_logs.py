@@ -28,7 +28,7 @@ from tests.functions_rig import ROOT, SHOP, Rig, own_app, rig
 from tests.infra.kit import SPAN_BYTES_AN_ORDER_MAX
 from tests.ingestion import ingesting
 
-pytestmark = SHORT_PAUSES
+pytestmark = [SHORT_PAUSES, pytest.mark.long]
 ORDERS = 3
 RECORDS_AN_ORDER_MAX = 1
 LOG_BYTES_AN_ORDER_MAX = 200

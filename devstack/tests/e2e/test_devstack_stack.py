@@ -148,7 +148,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("watched_by", ["kernel", "watcher"])
+@pytest.mark.parametrize("watched_by", ["kernel", pytest.param("watcher", marks=pytest.mark.long)])
 async def test_kill_9_of_the_parent_takes_every_child_along(
     app_dir: Path, watched_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,9 +126,9 @@ class ClientLinksMachine(AsyncMachine):
         if stored.event is not None:
             self.stale.add(stored.event.id)
             self.losses[stored.event.id] += stored.event.id in self.handed
-        calm_s = self.now - self.calm_at
+        calm_s = stored.locked_until - self.calm_at  # the bus notices it when somebody reads
         began_at = min((each.began_at for each in self.readers if each.is_live), default=self.now)
-        if not self.locks_end and calm_s > LOCK_S and self.now - began_at > LOCK_S:
+        if not self.locks_end and calm_s > LOCK_S and stored.locked_until - began_at > LOCK_S:
             self.wrong.append(f"message {stored.number} was locked until its lock expired")
 
     def note_taken(self, stored: Stored) -> None:
