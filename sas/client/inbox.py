@@ -17,8 +17,8 @@ Times are seconds of one monotonic clock, passed in. Who writes what:
   clears the dictionary.
 - ``followers``: the loops, with ``join`` and ``leave``. The receiving task and the closing of the
   client end all followers with ``fail``.
-- ``Follower.unread``: an offer appends to it, the follower's own loop takes from its left, and
-  ``drop`` removes an entry.
+- ``Follower.unread``: an offer appends to it, the follower's own loop takes from its left,
+  ``drop`` removes an entry, and ``leave`` all.
 - ``Unsettled.readers``: an offer adds a follower; ``done`` and ``leave`` remove it.
 
 The life of one message:
@@ -156,8 +156,9 @@ class Inbox(Generic[M]):
         return follower
 
     def leave(self, follower: Follower[M]) -> None:
-        """End a follower. Its unfinished messages go to the other followers."""
+        """End a follower, which gets no more. Its unfinished messages go to the other followers."""
         self.followers.discard(follower)
+        follower.unread.clear()
         for entry in self.unsettled.values():
             entry.readers.discard(follower)
 

@@ -71,6 +71,14 @@ def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: D
     assert desk.inbox.unfollowed() == 3  # two of them are handed out and are completed next
 
 
+def test_a_follower_that_has_failed_gets_nothing_more(desk: Desk) -> None:
+    """Its unread messages have gone back to the queue, and somebody else may have them."""
+    follower = desk.inbox.join(["A"])
+    desk.come("A")
+    desk.inbox.fail(RuntimeError("the link has ended"))
+    assert desk.read(follower) == []
+
+
 def test_messages_without_a_follower_go_back_together_before_a_lock_ends(
     desk: Desk,
 ) -> None:
