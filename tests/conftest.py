@@ -49,7 +49,7 @@ settings.register_profile(
 settings.register_profile(  # a push fails by what it changed; a first seed draws new examples
     "long",
     settings.get_profile("short"),
-    max_examples=500,
+    max_examples=250,
     derandomize="SAS_FIRST_SEED" not in os.environ,
 )
 settings.register_profile(  # a mutant is found: nobody reads the shortest sequence that finds it

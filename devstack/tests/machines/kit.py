@@ -23,7 +23,7 @@ from devstack.servicebus.wire.requests import Call, Reply, answer
 START = 1_000_000.0
 SHORT_RUNS, STEPS = 50, 60
 RUNS = SHORT_RUNS * (settings().max_examples // 25)
-"""So many runs of a machine: with the profile `long`, twenty times as many."""
+"""So many runs of a machine: with the profile `long`, ten times as many."""
 PROFILE = settings(max_examples=RUNS, stateful_step_count=STEPS)
 SETTINGS = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF")
 """Nothing waits for the disk: these kills end a process, and not the machine."""

@@ -41,7 +41,7 @@ def sequences(machine: type[AsyncMachine], *, examples: int, steps: int) -> type
     """Return the test of a machine: so many new sequences of so many steps.
 
     Hypothesis would play each sequence up to five more times with a part of it repeated. A machine
-    gains more from new sequences. With the profile "long" there are twenty times as many.
+    gains more from new sequences. With the profile "long" there are ten times as many.
     """
     base: Any = machine.TestCase
 
