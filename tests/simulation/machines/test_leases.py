@@ -286,7 +286,6 @@ class Leases(AsyncMachine):
             if kind == "sweep":  # the lease only saves work
                 self.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
                 work.append(self.hosts[host].supervisor.sweep())
-                means += [partial(LeaseModel.expire, now=self.now, number=n) for n in self.numbers]
                 continue
             event = {
                 "wake": lambda: self.wake_event(number),
@@ -296,6 +295,10 @@ class Leases(AsyncMachine):
             }[kind]()
             work.append(self.deliver(event, host))
             means.append(event.first(NAMES[host]))
+        if "sweep" in kinds:
+            ends = [record.until for record in self.model.records()]
+            due = [n for n, until in enumerate(ends) if until is not None and until <= self.now]
+            means += [partial(LeaseModel.expire, now=self.now, number=number) for number in due]
         self.play(*work)
         self.model = self.serial(means)
         self.run(self.hosts[0].later(9))  # what any of them holds for its lease has ended
@@ -318,10 +321,6 @@ class Leases(AsyncMachine):
         return model
 
     # What must be true at every moment
-
-    @property
-    def numbers(self) -> range:
-        return range(len(self.model.steps))
 
     def records(self) -> list[Record]:
         """Return the steps as they are stored."""
