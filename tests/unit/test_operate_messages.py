@@ -504,11 +504,15 @@ def test_a_message_whose_parts_are_not_all_there_stays(night: Night) -> None:
 
 def test_an_order_that_was_given_up_is_a_new_submission_the_same_at_each_try(night: Night) -> None:
     """Its old submission is fenced: it would be ignored."""
-    reject(night, ORDER.replace(b"{}", b'{"b":1.50,"a":2}'), reason="dead-lettered")
-    (message,) = new_messages(resend(night))
-    assert new_messages(resend(night)) == [message]
-    assert json.loads(message.body)["submission_id"] == message.message_id
-    assert b'"order":{"b":1.50,"a":2}' in message.body
+    for source in ("orders", "orders-urgent"):
+        night.lying.clear()
+        body = ORDER.replace(b"{}", b'{"b":1.50,"a":2}')
+        reject(night, body, source, reason="dead-lettered")
+        (message,) = new_messages(resend(night))
+        assert new_messages(resend(night)) == [message]
+        assert message.queue == source
+        assert json.loads(message.body)["submission_id"] == message.message_id
+        assert b'"order":{"b":1.50,"a":2}' in message.body
 
 
 def test_a_source_that_a_sender_may_have_forged_is_not_believed(night: Night) -> None:
@@ -529,6 +533,9 @@ def test_a_dead_letter_goes_back_with_its_first_id_and_without_its_age(night: Ni
     assert (copy.queue, copy.body, copy.correlation_id) == (RESPONSES, b"{}", "c")
     assert copy.message_id != "m-1"
     assert copy.properties == {FIRST_ID: "m-1", AGAIN: "yes", TIMES: "3", "traceparent": "00-1"}
+    dead(night, RESPONSES, b"{}", "m-2", properties=copy.properties)
+    (again,) = new_messages(resend(night, "m-2", force=True))
+    assert again.properties == copy.properties, "also that of a copy has the first id"
 
 
 def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(night: Night) -> None:
