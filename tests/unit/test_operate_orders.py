@@ -201,10 +201,12 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
     assert (waits.kind, waits.message) == (Awaited.YOU, None)
     assert waits.last_error is not None
     assert waits.last_error.code == "card-declined"
-    night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
-    waits = told(night).waits
-    assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
-    assert message_of(waits).text == "resubmit by ann in scheduler"
+    now = command("resubmit", seq, "now", "A")
+    for queue in ("scheduler-urgent", "scheduler"):
+        night.play(night.system.bus.send([replace(now, queue=queue)]))
+        waits = told(night).waits
+        assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
+        assert message_of(waits).text == f"resubmit by ann in {queue}"
 
 
 # -- Orders that wait for a deploy ------------------------------------------------------------
