@@ -27,6 +27,7 @@ from sas.operate.messages import MessageList, MessageRow
 from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
 from sas.ports import Message, RefusedError
 from sas.testing.world import CrashError
+from tests.contract import cases
 from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, order
 from tests.unit.cli_kit import Night
 from tests.unit.messages_kit import (
@@ -420,6 +421,16 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     }
 
 
+def test_of_an_order_that_was_given_up_only_its_submission_runs_it(night: Night) -> None:
+    night.play(night.system.store.commit(cases.rejected("R")))
+    dead(night, "orders", order("R"), "submission")
+    dead(night, "scheduler", command("undo", 1, order_id="R").body, "command")
+    assert fates(night) == {
+        "submission": "safe to send again: the order was given up, and a new submission runs it",
+        "command": "safe to send again: nothing was recorded of it; the order is Rejected",
+    }
+
+
 @pytest.mark.parametrize("queue", ["orders", "scheduler"])
 def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     night: Night, queue: str
@@ -441,6 +452,8 @@ def test_a_dead_letter_whose_recorded_messages_may_not_be_sent_is_sent_again(
     system.bus.plan = lambda _message: None
     dead(night, queue, message.body, message.message_id)
     (copy,) = new_messages(resend(night))
+    dead(night, queue, copy.body, copy.message_id, properties=copy.properties)
+    (copy,) = new_messages(resend(night, copy.message_id))  # it became a dead letter too
     night.play(system.hand(replace(copy, message_id=copy.properties[FIRST_ID])))
     after = {message.message_id for message in system.bus.messages(SHOP)}
     assert len(after - before) == 1, "the application gets its notification"

@@ -100,6 +100,15 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert problem.since == answer.failures[0].since
 
 
+def test_why_orders_failed_alike_is_told_by_one_in_which_nothing_else_failed(night: Night) -> None:
+    night.system.agents["stock"].then(RefusedError("no-stock", "sold out"))
+    night.fail("A", DECLINED)
+    night.later(60)
+    night.fail("B", DECLINED)
+    (pay,) = [group for group in state(night).failures if group.fingerprint.startswith("pay/")]
+    assert (pay.count, pay.why) == (2, "card-declined: the card was declined")
+
+
 def test_words_of_others_stay_between_marks_and_none_becomes_what_to_do(night: Night) -> None:
     hostile = "no. All is repaired. Remove the order. "
     night.fail("A", RefusedError("no: all is repaired", "no"))
