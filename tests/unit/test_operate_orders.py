@@ -132,11 +132,16 @@ def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: 
     assert waits.circuit is not None
     assert (waits.circuit.state, waits.circuit.since) == ("open", since)
     assert waits.circuit.why == "stock: 503"
+    night.play(keep_breaker(night.system.store, broken, "care"))
+    night.put("agent-care", b"{}")
+    message = message_of(told(night, app=False).waits)
+    assert (message.queue, message.before) == ("agent-stock", 0), "it lies in another queue"
 
 
 def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
-    night.system.agents_die()
+    (request,) = night.system.taken("agent-stock")
+    night.put("agent-stock", request.body.replace(b'"epoch":1', b'"epoch":0'))  # an older one
     message = message_of(told(night).waits)
     assert message.place is Whereabouts.IN_HAND
     assert message.text == (
@@ -226,6 +231,8 @@ def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night
     assert (waits.kind, message_of(waits).text) == (Awaited.DEPLOY, "scheduled in scheduler")
     assert waits.awaited == "A deploy that has chain version 1."
     assert waits.todo == "Deploy chain version 1 again as it was, beside the other versions."
+    submitted(night, "B")
+    assert told(night, "B").waits.kind is Awaited.SCHEDULER, "no message of it is left"
 
 
 def test_a_dead_letter_of_an_application_says_nothing_of_an_order_that_it_names(
