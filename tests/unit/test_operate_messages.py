@@ -28,7 +28,7 @@ from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
 from sas.ports import Message, RefusedError
 from sas.testing.world import CrashError
 from tests.contract import cases
-from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, order
+from tests.unit.actors_kit import QUEUES, SHOP, break_row, command, done, letter, order
 from tests.unit.cli_kit import Night
 from tests.unit.messages_kit import (
     ALERTS,
@@ -430,6 +430,11 @@ def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
     assert fates(night) == {
         "command": "already done: it led to acknowledged (seq 5); the order is Error"
     }
+    body = body.replace(b"w-1", b"w-2").replace(b'"seq":4', b'"seq":5')
+    fenced = letter(Message(QUEUES.scheduler, "w-2", body))
+    night.play(night.system.run(night.system.dead_letters.handle(fenced)))
+    dead(night, "scheduler", body, "fenced")
+    assert fates(night)["fenced"] == "already done: it was fenced (seq 6); the order is Error"
 
 
 def test_of_an_order_that_was_given_up_only_its_submission_runs_it(night: Night) -> None:

@@ -24,6 +24,7 @@ from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
+from sas.operate.rows import row_of
 from sas.operate.why import Awaited, AwaitedMessage, Waits, Whereabouts
 from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
 from tests.command_line import check_command
@@ -41,6 +42,7 @@ from tests.unit.actors_kit import (
     order,
 )
 from tests.unit.cli_kit import Night
+from tests.unit.domain_cases import story
 from tests.unit.orders_in_states import ORDERS
 
 DECLINED = RefusedError("card-declined", "the card was declined")
@@ -166,15 +168,17 @@ def test_queues_that_may_not_be_read_or_are_not_configured_leave_the_message_unk
 
 def test_a_step_whose_queue_cannot_be_used_waits_for_that_queue(night: Night) -> None:
     requested(night)
-    for reason, todo in (
-        (QUEUE_DISABLED, "Enable it: set its status to Active."),
-        (QUEUE_MISSING, "Create it, or correct the name."),
-    ):
-        night.outage = f"queue agent-stock: {reason}"
-        waits = told(night).waits
-        assert (waits.kind, waits.todo) == (Awaited.QUEUE, todo)
-        assert waits.awaited == "Queue agent-stock, which cannot be used."
-        assert message_of(waits).place is Whereabouts.UNKNOWN
+    night.system.agents_die()
+    for queue in ("agent-stock", "scheduler"):
+        for reason, todo in (
+            (QUEUE_DISABLED, "Enable it: set its status to Active."),
+            (QUEUE_MISSING, "Create it, or correct the name."),
+        ):
+            night.unusable = {queue: reason}
+            waits = told(night).waits
+            assert (waits.kind, waits.todo) == (Awaited.QUEUE, todo)
+            assert waits.awaited == f"Queue {queue}, which cannot be used."
+            assert message_of(waits).place is Whereabouts.UNKNOWN
 
 
 def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
@@ -423,7 +427,10 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     assert [row.order_id for row in rows] == ["bad-2", "bad-1"]
     assert rows[0].why.startswith("unknown-workflow: ")
     assert rows[0].message_id is not None
-    assert {row.order_id for row in listed(night, "all").rows} == {"bad-1", "bad-2"}
+    night.submit("good")
+    submitted(night, "bad-3", workflow="nosuch")
+    rows = listed(night, "all").rows  # of the table and of the queue
+    assert [row.order_id for row in rows] == ["bad-3", "good", "bad-2", "bad-1"]
     night.forbidden = {"orders-rejected"}
     assert "you need the role Azure Service Bus" in listed(night, "rejected").problem
     assert "no Service Bus namespace" in listed(night, "rejected", bus=False).problem
@@ -445,6 +452,13 @@ def test_another_message_that_could_not_be_used_is_no_rejected_order(night: Nigh
     assert listed(night, "rejected").rows == ()
     with pytest.raises(NotPossibleError, match="there is no order 'purged' here"):
         queued(night, "purged")
+
+
+def test_the_row_of_an_order_in_error_names_the_step_that_failed_and_not_the_open_one() -> None:
+    both = story("two beside each other")
+    both.claim()
+    row = row_of(both.refused("b").order, both.now)
+    assert (row.step, row.until) == ("b", both.step("a").complete_by)
 
 
 def test_an_order_that_is_stored_is_not_listed_as_rejected(night: Night) -> None:
