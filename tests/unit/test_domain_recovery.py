@@ -145,6 +145,20 @@ def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     assert order.incident.scope == "test version 1, the undo of step a"
 
 
+def test_an_answer_after_a_rest_ends_the_incident_of_the_step_or_of_its_undo() -> None:
+    order = claimed("two in a row", failures_max=0, extended_wait=ExtendedWait(HOUR))
+    order.expired("a").expired("a").claim()
+    assert order.done("a").ended == "test version 1, step a"
+    order.waited("b").expired("b").claim()
+    order.waited("b").expired("b").claim()
+    assert order.done("b").ended == "test version 1, step b"
+    order.undo()
+    order.claim()
+    order.expired("b").expired("b").claim()
+    assert order.done("b").ended == "test version 1, the undo of step b"
+    assert order.done("a").ended is None, "it did not rest"
+
+
 def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a").expired("a")
     order.claim()
