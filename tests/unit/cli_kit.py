@@ -80,6 +80,8 @@ class Night:
     runs: bool = True
     outage: str = ""
     forbidden: set[str] = field(default_factory=set)
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Why a queue cannot be used, by its name."""
     sent_messages: list[Message] = field(default_factory=list)
     lying: dict[str, list[Peeked]] = field(default_factory=dict)
     before_send: Callable[[], Awaitable[None]] | None = None
@@ -153,6 +155,8 @@ class Night:
     async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
         if self.outage:
             raise BusUnavailableError(self.outage)
+        if queue in self.unusable:
+            raise BusUnavailableError(f"queue {queue}: {self.unusable[queue]}")
         if queue in self.forbidden or "*" in self.forbidden:
             raise BusUnavailableError(NO_RIGHT.format(queue))
         messages = (

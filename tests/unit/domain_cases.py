@@ -142,6 +142,8 @@ class Story:
     order: Order = field(init=False)
     messages: tuple[Outgoing, ...] = field(init=False)
     incident: Incident | None = None
+    ended: str | None = None
+    """The scope of the incident that the last decision ends."""
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
@@ -169,6 +171,7 @@ class Story:
     def apply(self, decision: Decision | None) -> bool:
         """Commit a decision; return whether there was one."""
         self.incident = decision.incident if decision else None
+        self.ended = decision.ended[1] if decision and decision.ended else None
         if decision is None:
             self.messages = ()
             return False

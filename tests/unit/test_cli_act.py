@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,16 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Verb
-from sas.domain.order import Fault
+from sas.domain.order import Dispatched, Fault
 from sas.features.callbacks.codec import CallbackKeys
 from sas.operate import commands
+from sas.operate.callbacks import waiting_callbacks
 from sas.operate.commands import OrderAct
 from sas.operate.errors import UNAVAILABLE
 from sas.ports import Message, RefusedError, UndeliverableError
 from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import CommandResult, Night, store_away
+from tests.unit.domain_cases import story
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
@@ -286,6 +289,16 @@ def test_without_the_settings_it_says_which_are_missing_and_shows_no_address(
     result = night.sas("callback", "A")
     assert "set SAS_CALLBACK_URL as the app has it" in result.out
     assert KEYS.read(result.lines[-1].removeprefix("token  ")).order_id == "A"
+
+
+def test_each_of_the_callbacks_that_an_order_waits_for_is_shown_or_only_that_of_a_step() -> None:
+    order = story("two beside each other")
+    order.claim()
+    turn = Dispatched(locked_by="s", complete_by=order.now, awaits=True)
+    steps = tuple(replace(step, turn=turn) for step in order.order.steps)
+    both = replace(order.order, steps=steps)
+    for step, names in {None: ["a", "b"], "b": ["b"]}.items():
+        assert [waiting.step for waiting in waiting_callbacks(both, step, KEYS)] == names
 
 
 def test_an_answer_ends_the_step_and_the_journal_has_the_operators_name(

@@ -19,7 +19,7 @@ from sas.domain.change import (
     rejection,
 )
 from sas.domain.claim import claim
-from sas.domain.command import can_undo, undo
+from sas.domain.command import can_undo, cancel, undo
 from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepChange, Wake
 from sas.domain.moves import IllegalMoveError
@@ -102,6 +102,12 @@ def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None
     assert out is not None
     later = commit(after, out, cause="q:2").after
     assert later.undone_because == after.undone_because
+    first = cancel(order.order, order.rules, now=order.now)
+    assert first is not None
+    cancelled = commit(order.order, first, by=ann).after
+    second = undo(cancelled, order.rules, now=order.now)
+    assert second is not None
+    assert commit(cancelled, second, by="operator ben").after.undone_because == ann
     long = commit(order.order, decision, by=ann, reason="x" * 500).after
     assert len(long.undone_because or "") == 300
 

@@ -334,5 +334,6 @@ def test_of_several_callbacks_that_are_waited_for_a_command_names_one() -> None:
     order = claimed("two beside each other")
     turn = Dispatched(locked_by="s", complete_by=order.now, awaits=True)
     steps = tuple(replace(step, turn=turn) for step in order.order.steps)
-    refusal = why_not(replace(order.order, steps=steps), Verb.CALLBACK)
-    assert refusal == "its steps a, b wait for callbacks: name one of them"
+    both = replace(order.order, steps=steps)
+    assert why_not(both, Verb.CALLBACK) == "its steps a, b wait for callbacks: name one of them"
+    assert why_not(both, Verb.SKIP) == f"{WHEN[Verb.SKIP]}, and this is Processing"

@@ -145,6 +145,20 @@ def test_a_step_and_its_undo_that_cannot_begin_are_separate_incidents() -> None:
     assert order.incident.scope == "test version 1, the undo of step a"
 
 
+def test_an_answer_after_a_rest_ends_the_incident_of_the_step_or_of_its_undo() -> None:
+    order = claimed("two in a row", failures_max=0, extended_wait=ExtendedWait(HOUR))
+    order.expired("a").expired("a").claim()
+    assert order.done("a").ended == "test version 1, step a"
+    order.waited("b").expired("b").claim()
+    order.waited("b").expired("b").claim()
+    assert order.done("b").ended == "test version 1, step b"
+    order.undo()
+    order.claim()
+    order.expired("b").expired("b").claim()
+    assert order.done("b").ended == "test version 1, the undo of step b"
+    assert order.done("a").ended is None, "it did not rest"
+
+
 def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a").expired("a")
     order.claim()
@@ -276,7 +290,7 @@ def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
 def test_an_undo_waits_for_the_last_of_several_calls() -> None:
     order = claimed(drain_time=LIMIT, failures_max=3).expired("a")
     order.claim()
-    order.later(1).undo()
+    order.later(1).done("a").undo()  # the first call may still be on its way
     assert order.step("a").complete_by == T0 + 120 * SECOND + CLOCK_SKEW + LIMIT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 
@@ -257,6 +258,13 @@ def test_the_operator_gets_the_alert_from_alert_after_on_and_not_a_moment_earlie
     other = story("one")
     other.later(other.rules.alert_after.total_seconds()).expire("a")
     assert other.incident_kind == "not-picked-up"
+
+
+def test_a_workflow_with_a_long_time_for_the_pickup_is_not_woken_more_often() -> None:
+    order = story("one")
+    order.workflow = replace(order.workflow, pickup=timedelta(hours=2))
+    order.later(60).expired("a").expired("a")
+    assert order.step("a").complete_by == order.now + timedelta(hours=2)
 
 
 def test_a_step_is_as_old_as_its_turn_and_not_as_its_wait_for_others() -> None:

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ async def test_what_was_ordered_and_returned_is_exported_as_it_was_written_on_on
     assert '"n": 123456789012345678901234567890, "x": 1.50}' in line
 
 
-@pytest.mark.parametrize("meanwhile", ["purged", "taken up"])
+@pytest.mark.parametrize("meanwhile", ["purged", "taken up", "ended again"])
 async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +115,8 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
             store.orders.pop(order_id)
         elif order_id == "goes":
             stored = store.orders[order_id]
-            stored.order = replace(stored.order, stopped_at=None, token="another")
+            end = system.clock.now() + timedelta(days=1) if meanwhile == "ended again" else None
+            stored.order = replace(stored.order, stopped_at=end, token="another")
         return entries
 
     monkeypatch.setattr(store, "journal", read)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,7 +16,7 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Verb
-from sas.domain.order import Fault, Order, OrderState
+from sas.domain.order import Dispatched, Fault, Order, OrderState
 from sas.engine.command_answers import REASON_LENGTH_MAX, REASONS_MAX, CommandAnswers, slot_of
 from sas.operate import commands
 from sas.operate.commands import (
@@ -35,6 +37,7 @@ from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import CARE, QUEUES, Kit, break_row, command, kit, letter, order
+from tests.unit.domain_cases import story
 from tests.unit.orders_in_states import ORDERS, RULES, wish
 
 DECLINED = RefusedError("card-declined", "the card was declined")
@@ -136,6 +139,23 @@ def test_the_effect_of_a_command_or_why_it_is_not_possible_is_one_sentence() -> 
         assert (act.refusal, act.problem[: len(sentence)]) == (refusal, sentence), (name, intent)
 
 
+def test_a_skip_is_for_the_step_that_failed_and_a_step_that_waits_for_a_callback_is_named() -> None:
+    both = story("two beside each other")
+    both.claim()
+    both.refused("a")
+    waiting = both.step("b")
+    assert isinstance(waiting.turn, Dispatched)
+    waiting = replace(waiting, turn=replace(waiting.turn, awaits=True))
+    order = replace(both.order, steps=(both.step("a"), waiting))
+    for step, verb, effect in [
+        (None, Verb.SKIP, Effect.COUNT_AS_DONE),
+        ("a", Verb.SKIP, Effect.COUNT_AS_DONE),
+        ("b", Verb.CALLBACK, Effect.END_AS_DONE),
+    ]:
+        act = act_on(order, wish(Verb.SKIP, step=step))
+        assert (act.verb, act.effect) == (verb, effect), step
+
+
 # -- Many orders ------------------------------------------------------------------------------
 
 
@@ -230,6 +250,34 @@ async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_no
     assert third.acts == []  # none is in Error any more
 
 
+async def test_the_same_command_after_a_new_failure_is_another_one() -> None:
+    system = await failed("A")
+    system.agents["payment"].then(LIMIT, {"ok": 1})
+    for state in ("Error", "Processed"):  # under the same id nothing would be carried out
+        plan = await plan_many(system.store, IN_ERROR, resubmit())
+        (result,) = await carried_out(Line(system), plan)
+        assert (result.carried_out, result.process_state) == (True, state)
+
+
+async def test_every_step_that_is_run_again_has_its_result() -> None:
+    system = kit(CARE)
+    system.agents["stock"].then(DECLINED)
+    system.agents["payment"].then(DECLINED, LIMIT)
+    await system.submit(order("A", workflow="care"))
+    await system.drain()
+    run = ActRun(await plan_one(system.store, "A", resubmit()), system.store, QUEUES)
+    await system.hand(run.message(run.plan.acts[0]))
+    for queue in ("scheduler", "agent-stock", "scheduler"):  # its wake, and one of two steps
+        await system.step(queue)
+    assert system.states("A") == ["Processed", "Processing"]
+    await run.follow(0.01)
+    assert run.done == 0, "the second step still runs"
+    await system.drain()
+    (result,) = await run.follow(5)
+    assert (run.done, result.failed_again) == (1, True)
+    assert result.problem == "pay (“over-limit: the card is over its limit”)"
+
+
 async def test_of_many_the_urgent_are_sent_first_in_their_lane() -> None:
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
@@ -263,6 +311,8 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
     plan = await plan_many(system.store, IN_ERROR, resubmit("reserve"))
     assert plan.acts == []
     assert [act.refusal for act in plan.others] == [CommandRefusal.STEP_NOT_IN_ERROR] * 2
+    plan = await plan_many(system.store, replace(IN_ERROR, limit=2), resubmit("reserve"))
+    assert plan.limited, "there may be more, although these are left out"
 
 
 @pytest.mark.parametrize("error", [None, OtherVersionError("row order|B has format 9")])
@@ -320,12 +370,14 @@ async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_told(
 ) -> None:
     monkeypatch.setattr(commands, "SEND_COMMANDS_MAX", 2)
     system = await failed("A", "B", "C")
-    line = Line(system)
-    line.up_for = 2
-    run = ActRun(await plan_many(system.store, IN_ERROR, resubmit()), system.store, QUEUES)
-    with pytest.raises(ServiceUnavailableError, match=r"bus is down\. 2 of 3 commands were sent"):
-        await run.send(line)
-    assert run.sent == 2
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    for count in (0, 2):
+        line = Line(system)
+        line.up_for = count
+        run = ActRun(plan, system.store, QUEUES)
+        with pytest.raises(ServiceUnavailableError, match=f"bus is down. {count} of 3 commands"):
+            await run.send(line)
+        assert run.sent == count
 
 
 async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
@@ -347,6 +399,36 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
         "not carried out within 0.05 s: check that the function app runs, and look on "
         f"operator-alerts for refused/{plan.acts[0].command}; it may still be carried out later"
     )
+
+
+class SlowRun(ActRun):
+    """Each look takes 5 ms. Of each order the command is carried out at a later look."""
+
+    def __init__(self, plan: ActPlan, system: Kit, at_look: dict[str, int]) -> None:
+        super().__init__(plan, system.store, QUEUES)
+        self.system, self.at_look = system, at_look
+        self.now_s, self.looks = 0.0, Counter[str]()
+
+    async def _look(self, act: OrderAct) -> bool:
+        self.now_s += 0.005
+        self.looks[act.order_id] += 1
+        if self.looks[act.order_id] == self.at_look[act.order_id]:
+            await self.system.hand(self.message(act))
+            await self.system.drain()
+        return await super()._look(act)
+
+
+async def test_commands_are_followed_as_long_as_each_result_comes_soon_after_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "LOOKS_AT_ONCE", 1)
+    system = await failed("A", "B", "C")
+    plan = await plan_many(system.store, IN_ERROR, resubmit())
+    run = SlowRun(plan, system, {"A": 2, "B": 4, "C": 6})
+    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: run.now_s))
+    results = await run.follow(0.025)
+    assert [result.carried_out for result in results] == [True] * 3
+    assert run.now_s > 2 * 0.025
 
 
 # -- What became of one command ---------------------------------------------------------------
@@ -378,6 +460,21 @@ async def test_an_undo_of_an_order_under_way_is_meant_even_if_the_order_has_chan
     assert not (await plan_one(store, "P", intent, seq=pending.seq)).acts[0].any_seq
     now = replace(intent, at_once=True)
     assert not (await plan_one(store, "P", now)).acts[0].any_seq
+
+
+async def test_an_undo_of_an_order_that_has_changed_waits_for_the_schedulers_word() -> None:
+    system = await failed("A")
+    await system.hand(command("resubmit", system.order("A").seq, "w-1", "A"))
+    plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
+    await system.drain()
+    line = Line(system)
+    line.runs = False
+    (result,) = await carried_out(line, plan, 0.01)
+    assert (result.carried_out, result.refusal) == (None, CommandRefusal.WAITING)
+    line.runs = True
+    (result,) = await carried_out(line, plan, 5)
+    assert (result.carried_out, result.refusal) == (False, CommandRefusal.REFUSED)
+    assert "this is Processed" in result.problem
 
 
 async def test_why_the_scheduler_refused_is_told_at_once() -> None:

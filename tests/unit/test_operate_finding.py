@@ -38,8 +38,9 @@ async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(finding, "BATCH_ORDERS", 2)
+    monkeypatch.setattr(finding, "SUMMARIES_MAX", 2)
     store = MemoryStore()
-    for number in range(7):  # three of one moment: a batch ends among them
+    for number in range(7):  # four of one moment: more than a batch
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
     assert ids(await orders_of(store, OrderQuery(state="error"))) == [f"o-{n}" for n in range(7)]
@@ -69,6 +70,8 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
     assert sorted(ids(await orders_of(store, OrderQuery(state="running")))) == ["out", "ready"]
+    later = OrderQuery(state="running", since=NOW + SECOND)
+    assert await orders_of(store, later) == []
 
 
 async def finish(store: MemoryStore, order_id: str, at: datetime) -> None:

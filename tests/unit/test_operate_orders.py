@@ -24,6 +24,7 @@ from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.operate.lists import OrderList
 from sas.operate.orders import OrderStory, QueuedOrder, acts_of
+from sas.operate.rows import row_of
 from sas.operate.why import Awaited, AwaitedMessage, Waits, Whereabouts
 from sas.ports import QUEUE_DISABLED, QUEUE_MISSING, Message, RefusedError
 from tests.command_line import check_command
@@ -41,6 +42,7 @@ from tests.unit.actors_kit import (
     order,
 )
 from tests.unit.cli_kit import Night
+from tests.unit.domain_cases import story
 from tests.unit.orders_in_states import ORDERS
 
 DECLINED = RefusedError("card-declined", "the card was declined")
@@ -132,11 +134,16 @@ def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: 
     assert waits.circuit is not None
     assert (waits.circuit.state, waits.circuit.since) == ("open", since)
     assert waits.circuit.why == "stock: 503"
+    night.play(keep_breaker(night.system.store, broken, "care"))
+    night.put("agent-care", b"{}")
+    message = message_of(told(night, app=False).waits)
+    assert (message.queue, message.before) == ("agent-stock", 0), "it lies in another queue"
 
 
 def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
-    night.system.agents_die()
+    (request,) = night.system.taken("agent-stock")
+    night.put("agent-stock", request.body.replace(b'"epoch":1', b'"epoch":0'))  # an older one
     message = message_of(told(night).waits)
     assert message.place is Whereabouts.IN_HAND
     assert message.text == (
@@ -161,15 +168,17 @@ def test_queues_that_may_not_be_read_or_are_not_configured_leave_the_message_unk
 
 def test_a_step_whose_queue_cannot_be_used_waits_for_that_queue(night: Night) -> None:
     requested(night)
-    for reason, todo in (
-        (QUEUE_DISABLED, "Enable it: set its status to Active."),
-        (QUEUE_MISSING, "Create it, or correct the name."),
-    ):
-        night.outage = f"queue agent-stock: {reason}"
-        waits = told(night).waits
-        assert (waits.kind, waits.todo) == (Awaited.QUEUE, todo)
-        assert waits.awaited == "Queue agent-stock, which cannot be used."
-        assert message_of(waits).place is Whereabouts.UNKNOWN
+    night.system.agents_die()
+    for queue in ("agent-stock", "scheduler"):
+        for reason, todo in (
+            (QUEUE_DISABLED, "Enable it: set its status to Active."),
+            (QUEUE_MISSING, "Create it, or correct the name."),
+        ):
+            night.unusable = {queue: reason}
+            waits = told(night).waits
+            assert (waits.kind, waits.todo) == (Awaited.QUEUE, todo)
+            assert waits.awaited == f"Queue {queue}, which cannot be used."
+            assert message_of(waits).place is Whereabouts.UNKNOWN
 
 
 def test_a_step_that_rests_waits_for_no_message(night: Night) -> None:
@@ -201,10 +210,12 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
     assert (waits.kind, waits.message) == (Awaited.YOU, None)
     assert waits.last_error is not None
     assert waits.last_error.code == "card-declined"
-    night.play(night.system.bus.send([command("resubmit", seq, "now", "A")]))
-    waits = told(night).waits
-    assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
-    assert message_of(waits).text == "resubmit by ann in scheduler"
+    now = command("resubmit", seq, "now", "A")
+    for queue in ("scheduler-urgent", "scheduler"):
+        night.play(night.system.bus.send([replace(now, queue=queue)]))
+        waits = told(night).waits
+        assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
+        assert message_of(waits).text == f"resubmit by ann in {queue}"
 
 
 # -- Orders that wait for a deploy ------------------------------------------------------------
@@ -224,6 +235,8 @@ def test_a_stored_order_whose_message_no_instance_takes_waits_for_a_deploy(night
     assert (waits.kind, message_of(waits).text) == (Awaited.DEPLOY, "scheduled in scheduler")
     assert waits.awaited == "A deploy that has chain version 1."
     assert waits.todo == "Deploy chain version 1 again as it was, beside the other versions."
+    submitted(night, "B")
+    assert told(night, "B").waits.kind is Awaited.SCHEDULER, "no message of it is left"
 
 
 def test_a_dead_letter_of_an_application_says_nothing_of_an_order_that_it_names(
@@ -414,7 +427,10 @@ def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Nigh
     assert [row.order_id for row in rows] == ["bad-2", "bad-1"]
     assert rows[0].why.startswith("unknown-workflow: ")
     assert rows[0].message_id is not None
-    assert {row.order_id for row in listed(night, "all").rows} == {"bad-1", "bad-2"}
+    night.submit("good")
+    submitted(night, "bad-3", workflow="nosuch")
+    rows = listed(night, "all").rows  # of the table and of the queue
+    assert [row.order_id for row in rows] == ["bad-3", "good", "bad-2", "bad-1"]
     night.forbidden = {"orders-rejected"}
     assert "you need the role Azure Service Bus" in listed(night, "rejected").problem
     assert "no Service Bus namespace" in listed(night, "rejected", bus=False).problem
@@ -436,6 +452,13 @@ def test_another_message_that_could_not_be_used_is_no_rejected_order(night: Nigh
     assert listed(night, "rejected").rows == ()
     with pytest.raises(NotPossibleError, match="there is no order 'purged' here"):
         queued(night, "purged")
+
+
+def test_the_row_of_an_order_in_error_names_the_step_that_failed_and_not_the_open_one() -> None:
+    both = story("two beside each other")
+    both.claim()
+    row = row_of(both.refused("b").order, both.now)
+    assert (row.step, row.until) == ("b", both.step("a").complete_by)
 
 
 def test_an_order_that_is_stored_is_not_listed_as_rejected(night: Night) -> None:

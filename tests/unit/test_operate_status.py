@@ -86,7 +86,7 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     night.later(60)
     night.fail("B", DECLINED)
     night.fail("C", RefusedError("no-stock", "sold out"), agent="stock")
-    night.play(night.system.submit(order("D"), "m-D"))
+    night.play(night.system.submit(order("D", workflow="care"), "m-D"))  # two steps are due
     night.system.store.load = None  # type: ignore[assignment, method-assign]
     answer = state(night)
     assert [(group.fingerprint, group.count, group.why) for group in answer.failures] == [
@@ -98,6 +98,15 @@ def test_orders_in_error_are_grouped_and_none_is_loaded(night: Night) -> None:
     assert (problem.kind, problem.needs_you) == ("error", True)
     assert problem.text == "3 orders are in Error: 2 “pay/card-declined”, 1 “reserve/no-stock”."
     assert problem.since == answer.failures[0].since
+
+
+def test_why_orders_failed_alike_is_told_by_one_in_which_nothing_else_failed(night: Night) -> None:
+    night.system.agents["stock"].then(RefusedError("no-stock", "sold out"))
+    night.fail("A", DECLINED)
+    night.later(60)
+    night.fail("B", DECLINED)
+    (pay,) = [group for group in state(night).failures if group.fingerprint.startswith("pay/")]
+    assert (pay.count, pay.why) == (2, "card-declined: the card was declined")
 
 
 def test_words_of_others_stay_between_marks_and_none_becomes_what_to_do(night: Night) -> None:
@@ -144,7 +153,10 @@ def test_an_order_in_error_is_a_problem_although_an_older_version_wrote_its_inde
         for why in (None, "pay failed")
     ]
     reading = SystemReading(in_error=rows, ended=(), dues=(), circuits=(), incidents=())
-    assert kinds(status_of(reading, at).problems) == ["undo-failed", "error"]
+    problems = status_of(reading, at).problems
+    assert kinds(problems) == ["undo-failed", "error"]
+    for problem in problems:  # two orders that failed alike, and each counts once
+        assert problem.text.endswith(": 1 “unknown/older-version”.")
 
 
 def test_an_outage_is_one_problem_with_all_that_waits_for_it(night: Night) -> None:
@@ -161,6 +173,10 @@ def test_an_outage_is_one_problem_with_all_that_waits_for_it(night: Night) -> No
     )
     assert not outage.needs_you
     assert other.about == "care version 1, step reserve"
+    opens(night, "stock")
+    texts = {problem.about: problem.text for problem in state(night).problems}
+    assert texts["agent payment"].endswith(" These wait: care version 1, step pay.")
+    assert texts["agent stock"].endswith(" These wait: care version 1, step reserve.")
 
 
 def test_the_worst_problem_comes_first_and_one_that_is_over_is_none(night: Night) -> None:
@@ -192,6 +208,8 @@ def test_a_late_supervisor_is_a_problem_unless_an_incident_says_so(night: Night)
     answer = state(night)
     assert answer.is_late
     assert (kinds(answer.problems), answer.oldest_due_order) == (["late"], "A")
+    aside = QueueCount(queue="scheduler", left_orders=("A",), left_since=night.system.clock.now())
+    assert kinds(state(night, [aside]).problems) == ["not-runnable"]
     seen(night, AlertKind.NOT_PICKED_UP, "ordinary orders", "Nobody claims. Check it.")
     assert kinds(state(night).problems) == ["not-picked-up"]
 

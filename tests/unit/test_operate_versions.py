@@ -194,6 +194,9 @@ async def test_encoded_content_is_compared_only_with_its_codec() -> None:
     assert not await misfits(system.store, claims(result_shape=Needy))
     assert await misfits(system.store, claims(result_shape=Needy), codec)
     assert not await misfits(system.store, claims(result_shape=Later), codec)
+    business = business_of([claims(result_shape=Needy)], codec)
+    (version,) = await versions(system.store, business, FernetCodec(["B" * 43 + "="]))
+    assert version.breaks is Break.MISFIT, "the codec of the application is the right one"
 
 
 # -- Where it was deployed all the same -------------------------------------------------------

@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 
 from sas.domain.messages import JournalEntry, JournalWord
+from sas.domain.order import AttemptError
+from sas.domain.workflow import Workflows
 from sas.operate import journal as journals
 from sas.operate import why
 from sas.ports import AwaitCallback, Message, RefusedError, StillRunning, TransientError
@@ -25,6 +27,7 @@ from tests.unit.actors_kit import (
     night,
     order,
 )
+from tests.unit.domain_cases import due_at, story
 
 
 def story_of(system: Kit, order_id: str = "O-1") -> str:
@@ -105,16 +108,43 @@ async def test_a_reply_ends_only_the_attempt_of_its_own_epoch() -> None:
     ]
 
 
-async def test_an_attempt_that_is_excused_or_beside_a_rest_is_still_out() -> None:
+async def test_an_attempt_that_is_excused_or_beside_another_step_is_still_out() -> None:
     system = kit(CHAIN)
     await system.submit()
     await system.step(QUEUES.scheduler)
     dispatched, complete_by = system.journal()[-1], system.order().complete_by
     assert complete_by is not None
-    for word in (JournalWord.WAITS_IN_QUEUE, JournalWord.RELEASED):
-        later = replace(dispatched, what=word, at=complete_by, cause=None, messages=())
+    for word, at in (
+        (JournalWord.WAITS_IN_QUEUE, complete_by),
+        (JournalWord.RELEASED, complete_by),
+        (JournalWord.STEP_RESET, dispatched.at),
+    ):
+        later = replace(dispatched, what=word, at=at, cause=None, messages=())
         attempts = journals.attempts(system.order(), [*system.journal(), later])
         assert [(attempt.outcome, attempt.ended_at) for attempt in attempts] == [("is out", None)]
+
+
+def test_of_several_open_steps_that_which_is_due_first_is_waited_for_at_its_own_agent() -> None:
+    both = story("two beside each other", routes=2).shutting(("b", 0))
+    both.claim()
+    (a, b), due = both.order.steps, both.now + timedelta(seconds=1)
+    steps = (a, due_at(b, due))
+    agents = journals.agents_of(both.order, [], Workflows([both.workflow]))
+    assert agents == {0: "a", 1: "b-1"}
+    waits = why.waits_for(replace(both.order, steps=steps), both.now, agents=agents)
+    assert (waits.step, waits.at, waits.agent) == ("b", due, "b-1")
+
+
+def test_a_bug_of_an_earlier_dispatch_is_not_waited_for() -> None:
+    mended = story("one")
+    mended.claim()
+    mended.expired("a").claim()
+    for epoch, kind in ((1, why.Awaited.AGENT), (2, why.Awaited.DEPLOY)):
+        bug = AttemptError(
+            epoch=epoch, attempt=1, kind=AttemptError.BUG, message="KeyError", at=mended.now
+        )
+        step = replace(mended.step("a"), last_error=bug)
+        assert why.waits_of(step, mended.now).kind is kind
 
 
 def rows(*words: JournalWord) -> list[JournalEntry]:
@@ -137,6 +167,13 @@ def test_a_long_wait_is_one_row_of_the_journal_and_nothing_else_is_folded() -> N
     assert seqs == [entry.seq for entry in journal]
     journal = rows(*[JournalWord.CLAIMED, JournalWord.STEP_RESET] * 5, JournalWord.STEP_FAILED)
     assert len(journals.folded(cases.submitted("O-1").after, journal)) == len(journal)
+
+
+def test_an_order_is_left_since_the_first_of_the_times_that_it_was_postponed_in_a_row() -> None:
+    journal = rows(*[JournalWord.POSTPONED, JournalWord.CLAIMED], *[JournalWord.POSTPONED] * 3)
+    journal = [replace(entry, at=entry.at + timedelta(hours=entry.seq)) for entry in journal]
+    assert journals.left_since(journal) == journal[2].at
+    assert journals.left_since(journal[:2]) is None
 
 
 def test_a_span_is_printed_with_two_units_at_most() -> None:
