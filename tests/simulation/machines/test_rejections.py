@@ -179,11 +179,13 @@ class RefusedMessages(AsyncMachine):
     @precondition(lambda self: self.model.kept_names and self.model.states[REJECTED] == TAKES)
     @rule(instance=st.integers(0, 1))
     def a_kept_message_expires(self, instance: int) -> None:
-        kept = self.system.bus.take(REJECTED)
-        assert kept is not None
-        self.run(self.instances[instance].dead_letters.handle(letter(kept)))
+        expired = self.system.bus.take(REJECTED)
+        assert expired is not None
+        self.run(self.instances[instance].dead_letters.handle(letter(expired)))
         (again,) = [
-            message for message in self.system.bus.messages(REJECTED) if message.body == kept.body
+            message
+            for message in self.system.bus.messages(REJECTED)
+            if message.body == expired.body
         ]
         assert again.message_id not in self.kept_ids
         self._check()
