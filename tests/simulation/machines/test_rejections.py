@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
 from sas.domain.queues import Queues
+from sas.engine.delivery import ORDER_ID
 from sas.engine.rejections import GIVEN_UP_AGAIN, REFUSED_AGAIN
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import OVER_AFTER
@@ -43,6 +44,7 @@ SCOPES = {
 }
 """The scope of the incident of each kind of message. One from inside has an alert of its own."""
 NOT_KEPT = f"queue {REJECTED}"
+ABOUT = {ORDER_ID: "O-1"}
 UNREAD = {f"queue {queue}" for queue in RESPONSES}
 
 
@@ -82,13 +84,13 @@ class RejectionModel:
             self.refusing.add((instance, WEB))
         return True
 
-    def told(self, name: str, instance: int, queue: str, *, store_away: bool) -> None:
-        """Have an instance send a notification of an order that goes on."""
+    def told(self, names: set[str], instance: int, queue: str, *, store_away: bool) -> None:
+        """Have an instance send notifications of an order that goes on."""
         if self.states[queue] == MISSING:
-            self.letters.add(name)
+            self.letters |= names
             self.refusing.add((instance, queue))
             return
-        self.notified.add(name)
+        self.notified |= names
         is_over = (instance, queue) in self.refusing and self.states[queue] == TAKES
         if is_over and not store_away:
             self.refusing.remove((instance, queue))
@@ -166,14 +168,16 @@ class RefusedMessages(AsyncMachine):
         self.run(self.instances[instance].dead_letters.handle(unread))
 
     def _notify(self, queue: str, instance: int, event: str) -> None:
-        """Send a notification. The store may be away while its queue takes it."""
+        """Send two notifications. The store may be away while their queue takes them."""
         self.change(queue, TAKES if event == STORE_AWAY else event)
         self.number += 1
-        name, store, store_away = f"m-{self.number}", self.system.store, event == STORE_AWAY
+        names = {f"m-{self.number}", f"m-{self.number}-b"}
+        store, store_away = self.system.store, event == STORE_AWAY
         store.plan = lambda *_: StoreFault.UNAVAILABLE if store_away else None
-        self.model.told(name, instance, queue, store_away=store_away)
+        self.model.told(names, instance, queue, store_away=store_away)
         outbox = self.instances[instance].context.outbox
-        self.run(outbox.send_external([Message(queue, name, b"{}")], self.system.order()))
+        messages = [Message(queue, name, b"{}", properties=ABOUT) for name in sorted(names)]
+        self.run(outbox.send_external(messages, self.system.order()))
         store.plan = lambda *_: None
 
     @precondition(lambda self: self.model.kept_names and self.model.states[REJECTED] == TAKES)
@@ -212,7 +216,10 @@ class RefusedMessages(AsyncMachine):
         for instance in self.instances:
             self.run(noted(instance))
         notices = [queued.message for queue in RESPONSES for queued in self.queues[queue].waiting]
-        notices += [message for message in self.system.held() if message.queue in RESPONSES]
+        for item in self.system.store.held_messages.values():
+            assert item.order_id
+            assert item.message.properties[ORDER_ID] in (item.order_id, "")
+            notices.append(item.message)
         assert len({message.message_id for message in notices}) == len(model.notified)
         kept_ids = {queued.message.message_id for queued in self.queues[REJECTED].waiting}
         assert len(kept_ids) == len(model.kept_names)
