@@ -169,7 +169,7 @@ class HeldMessages:
                     rejections, correlation_id = self._context.rejections, message.correlation_id
                     await rejections.undeliverable(error, item.order_id, correlation_id)
                 elif isinstance(error, TooLargeForQueueError):
-                    await self._reject(_delivery(message))
+                    await self._reject(_delivery(item.message))
                 else:
                     raise QueueRefusesError(error) from error
 
@@ -245,6 +245,6 @@ def _delivery(message: Message) -> Delivery:
     """Return a copy as its message was first sent."""
     return Delivery(
         body=message.body,
-        message_id=message.properties[FIRST_ID],
+        message_id=message.properties.get(FIRST_ID, message.message_id),
         queue=message.queue,
     )

@@ -13,10 +13,11 @@ from sas.codec import internal
 from sas.codec.record import record_of
 from sas.config import read_config
 from sas.domain.content import PayloadRef
+from sas.domain.workflow import Step, Workflow
 from sas.features.claim_check import ClaimCheck
 from sas.ports import RefusedError, StoreUnavailableError
 from sas.testing.store import StoreFault
-from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
+from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, kit, letter, order
 
 LARGE = {"text": "é" * 20_000}
 RESULT = "y" * 500_000
@@ -72,6 +73,17 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
     assert system.agents["payment"].calls[0][1].results == {"reserve": {"said": RESULT}}
     verb, call = system.agents["stock"].calls[-1]
     assert (verb, call.own_result) == ("undo", {"said": RESULT})
+
+
+async def test_small_and_large_results_reach_the_next_agent_together() -> None:
+    first = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(2)]
+    last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1"))
+    system = kit(Workflow("chain", version=1, steps=(*first, last)))
+    system.agents["stock"].then("small", RESULT)
+    await system.submit()
+    await system.drain()
+    ((_, call),) = system.agents["payment"].calls
+    assert call.results == {"s0": "small", "s1": RESULT}
 
 
 @pytest.mark.parametrize(
@@ -197,10 +209,12 @@ async def test_a_step_whose_content_stays_lost_waits_without_a_failure_and_goes_
     await system.submit(order(order=LARGE))
     await system.step(QUEUES.scheduler)
     payload = system.store.payloads.pop("O-1")
-    for _ in range(3):
+    for _ in range(8):
         await system.drain()
         await system.later(12)
-    await system.sweep()
+        await system.sweep()
+    ids = {alert.id for alert in system.alerts() if alert.kind == "unreadable"}
+    assert len(ids) == system.order().steps[0].epoch > 1  # one alert for each dispatch
     assert system.order().steps[0].failure_count == 0
     assert [agent.calls for agent in system.agents.values()] == [[], []]
     system.store.payloads["O-1"] = payload

@@ -175,6 +175,9 @@ async def test_one_alert_for_all_orders_names_the_error_its_line_an_order_and_wh
 async def test_an_incident_whose_only_order_left_ends_by_itself() -> None:
     system = await failing()
     await passes(system, 20)
+    await system.later(200)  # the next request comes late
+    await system.sweep()
+    assert alerts(system) == ["agent-failing"]
     await system.hand(command("cancel", system.order().seq))
     mended(system)  # of the undo; no call of the do comes again
     await passes(system, 1800, pace_s=10)

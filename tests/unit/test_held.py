@@ -57,6 +57,17 @@ def sends(system: Kit) -> Counter[str]:
     return tries
 
 
+def slow(system: Kit, seconds: float) -> None:
+    """Let each send take so long from now on."""
+    send = system.bus.send
+
+    async def slowly(messages: Sequence[Message]) -> None:
+        await system.clock.sleep(seconds)
+        await send(messages)
+
+    system.bus.send = slowly  # type: ignore[method-assign]
+
+
 def kinds(system: Kit) -> list[str]:
     return [alert.kind for alert in system.alerts()]
 
@@ -102,13 +113,7 @@ async def test_no_queue_takes_the_turn_of_another_and_the_next_sweep_goes_on_beh
     for queue in queues:
         system.bus.declare(queue)
         await hold(system, queue, 40)
-    send = system.bus.send
-
-    async def slow(messages: Sequence[Message]) -> None:
-        await system.clock.sleep(0.9)
-        await send(messages)
-
-    system.bus.send = slow  # type: ignore[method-assign]
+    slow(system, 0.9)
     began = system.clock.now()
     await system.sweep()
     assert system.clock.now() - began <= TURNS_TIME + timedelta(seconds=1)
@@ -121,6 +126,33 @@ async def test_no_queue_takes_the_turn_of_another_and_the_next_sweep_goes_on_beh
         await system.later(10)
         await system.sweep()
     assert system.held() == []
+
+
+async def test_a_queue_whose_turn_ended_with_a_sweeps_time_goes_on_in_the_next_one() -> None:
+    system = kit()
+    await hold(system, SHOP, PAGE)
+    slow(system, 0.9)
+    for count in (6, 12, 18):
+        await system.sweep()
+        assert len(system.ids(SHOP)) == count
+
+
+async def test_a_sweep_gives_up_no_more_than_its_time_allows() -> None:
+    system = kit()
+    await hold(system, SHOP, 20 * PAGE)
+    await system.later(HELD_FOR.total_seconds() + 1)
+    system.bus.queues[SHOP].refuses = True
+
+    async def pause(operation: str, _key: str) -> None:
+        await system.clock.sleep(0.9 if operation == "release" else 0)
+
+    system.store.pause = pause
+    for count in (14, 8, 2):
+        began = system.clock.now()
+        await system.sweep()
+        assert system.clock.now() - began <= TURNS_TIME + timedelta(seconds=1)
+        assert len(system.held()) == count * PAGE
+        await system.later(AGAIN_S)
 
 
 async def test_slow_queues_keep_none_behind_them_waiting_for_ever() -> None:
@@ -174,18 +206,20 @@ async def test_an_operator_hears_of_a_queue_that_takes_nothing_for_ten_minutes_a
 
 
 async def test_a_queue_of_alerts_that_takes_none_is_logged_and_makes_no_alert(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 1)
     system = kit()
-    await hold(system, QUEUES.alerts)
+    await hold(system, QUEUES.alerts, 2)
     system.bus.queues[QUEUES.alerts].refuses = True
     await system.later(LATE_S)
     await system.sweep()
     assert "has taken no alert since" in caplog.text
+    assert "an alert is given up, because its queue takes none: m-0" in caplog.text
     assert len(system.held()) == 1
     await system.later(HELD_FOR.total_seconds())
     await system.sweep()
-    assert "an alert is given up" in caplog.text
+    assert "an alert is given up, because its queue takes none: m-1" in caplog.text
     assert system.held() == []
 
 
@@ -228,13 +262,18 @@ async def test_an_order_that_is_held_for_too_long_is_a_dead_letter_of_its_queue(
     assert letter.properties[DEAD_LETTER_REASON] == "TTLExpiredException"
 
 
-async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again() -> None:
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_what_is_too_large_for_its_queue_is_put_aside_and_never_held_again(
+    *, is_given_up: bool
+) -> None:
+    """So is what its queue refused for too long, and is too large for a dead letter."""
     system = kit()
+    system.bus.queues[QUEUES.orders].forbids = is_given_up
+    since = system.clock.now() - (HELD_FOR if is_given_up else timedelta(0))
     members = {"order_id": "O-1", "reply_queue": SHOP, "note": "x" * MESSAGE_BYTES_MAX}
     body = json.dumps(members).encode()
     copy = Message(QUEUES.orders, "again/1", body, properties={FIRST_ID: "m-1"})
-    item = HeldMessage(message=copy, since=system.clock.now(), order_id="again/1")
-    await system.store.hold(item)
+    await system.store.hold(HeldMessage(message=copy, since=since, order_id="again/1"))
     tries = sends(system)
     for _ in range(5):
         await system.sweep()

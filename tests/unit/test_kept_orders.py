@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from sas.domain.change import Change
 from sas.domain.order import Order, StepRecord, StepState
 from sas.engine.kept_orders import KeptOrders, _bytes_of
 from sas.ports import RefusedError, StoreUnavailableError
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, done, kit, order
 from tests.unit.domain_cases import T0, details_of
 
 VERSION = {"read_shared": 1, "write_shared": 1}
@@ -90,6 +92,18 @@ async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() 
     assert counted.operations == {"commit": 2, "load": 1}
 
 
+async def test_an_incident_is_reported_before_the_commit_and_never_about_a_kept_order() -> None:
+    system = kit()
+    counted = Counted(system)
+    await system.submit()
+    await system.step(QUEUES.scheduler)
+    counted.operations.clear()
+    await system.hand(done(outcome="waited", result=msgspec.UNSET))
+    assert system.words()[-1] == "waiting: no call could begin"
+    assert [alert.kind for alert in system.alerts()] == ["waiting"]
+    assert (counted.operations["load"], counted.operations["commit"]) == (1, 1)
+
+
 async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again() -> None:
     system = kit()
     await system.submit()
@@ -163,15 +177,18 @@ def test_a_finished_order_is_not_kept() -> None:
     assert cache.find("A", 0) is None
 
 
-async def test_what_is_forgotten_and_was_not_kept_makes_no_room_for_more() -> None:
+async def test_what_is_forgotten_makes_just_the_room_that_it_took() -> None:
     system = kit()
     for name in ("O-1", "O-2"):
         await system.submit(order(name), name)
     first, second = system.order("O-1"), system.order("O-2")
     orders = KeptOrders(_bytes_of(first))
-    for number in range(10_000):
+    for number in range(100):
         orders.forget(f"F-{number}")
+        orders.keep(first)
+        orders.forget("O-1")
     orders.keep(first)
+    assert orders.find("O-1", first.seq) is first
     orders.keep(second)
     assert orders.find("O-1", first.seq) is None
     assert orders.find("O-2", second.seq) is second

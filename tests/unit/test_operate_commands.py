@@ -538,6 +538,11 @@ async def test_of_many_refusals_the_last_few_are_kept() -> None:
         await refusals.record(command_id, f"why {command_id}")
     command_ids = [command_id for command_id in slot_ids if await refusals.reason(command_id)]
     assert command_ids == slot_ids[-REASONS_MAX:]
+    for command_id in (command_ids[0], slot_ids[0]):  # the first one is the newest again
+        await refusals.record(command_id, f"why {command_id}")
+    assert await refusals.reason(command_ids[0])
+    assert await refusals.reason(command_ids[1]) == ""
+    assert store.meter.writes == len(slot_ids) + 2
     assert await refusals.reason(slot_ids[-1]) == f"why {slot_ids[-1]}"
     for command_id in slot_ids:
         await refusals.record(command_id, "x" * 5000)

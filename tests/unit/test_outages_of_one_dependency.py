@@ -71,9 +71,15 @@ async def again(system: Kit, queue: str, seconds: float = 31) -> Message:
     return message
 
 
-async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue_is_away() -> None:
+@pytest.mark.parametrize("forbids", [False, True], ids=["away", "without a right to send"])
+async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue_is_away(
+    *, forbids: bool
+) -> None:
     system = kit(duplicate_window=WINDOW)
-    break_queues(system, QUEUES.scheduler)
+    if forbids:
+        system.bus.queues[QUEUES.scheduler].forbids = True
+    else:
+        break_queues(system, QUEUES.scheduler)
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(60):  # half an hour: longer than duplicate detection remembers
         await receive(system, message, count=2)
@@ -81,6 +87,7 @@ async def test_an_application_hears_of_its_order_once_while_the_schedulers_queue
         assert message.properties[EXTERNAL_SENT] == "yes"
         assert system.notices() == ["received"]
     break_queues(system)
+    system.bus.queues[QUEUES.scheduler].forbids = False
     await receive(system, message)
     assert system.notices() == ["received"]
     await system.drain()

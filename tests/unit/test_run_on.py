@@ -40,6 +40,7 @@ from tests.unit.actors_kit import (
     QUEUES,
     SHOP,
     Kit,
+    command,
     delivery,
     kit,
     letter,
@@ -453,6 +454,8 @@ async def test_wakes_and_replies_run_on_however_many_calls_there_are() -> None:
 
 
 ORDER = Message(QUEUES.orders, "m-1", order())
+UNDO = command("undo", 4)
+"""The order was completed in four rows."""
 INLINE = {"no agent": (), "the second": ("payment",), "all agents": AGENTS}
 INTERNAL = {
     lane(queue, urgent=urgent)
@@ -608,8 +611,9 @@ async def crashed_anywhere(*workflows: Workflow, **options: Any) -> AsyncIterato
 
 
 def root_of(system: Kit, queue: str) -> Message:
-    """Return the order, or the request that waits in the queue of an agent."""
-    return ORDER if queue == QUEUES.orders else system.bus.messages(queue)[0]
+    """Return the order, an operator's undo of it, or the request that waits for an agent."""
+    roots = {QUEUES.orders: ORDER, QUEUES.scheduler: UNDO}
+    return roots[queue] if queue in roots else system.bus.messages(queue)[0]
 
 
 def rows_of(system: Kit, cause: str) -> list[JournalEntry]:
@@ -686,6 +690,23 @@ async def test_after_a_crash_anywhere_an_order_sends_what_was_not_handled_with_t
         assert sorted(m.message_id for m in sends if m.queue == SHOP) == sorted(notified)
         assert system.journal() == journal
         await assert_completes(system)
+
+
+async def test_after_a_crash_anywhere_an_undo_sends_what_was_not_handled_with_the_same_ids() -> (
+    None
+):
+    async for system in crashed_anywhere(root=QUEUES.scheduler, inline=AGENTS):
+        rows = rows_of(system, cause_of(QUEUES.scheduler, UNDO.message_id))
+        expected, notified = unhandled(system, rows), notifications(rows)
+        sends = sent_by(system)
+        await system.receive(UNDO, count=2)
+        if rows:
+            assert internals(sends) == expected
+            assert [m.message_id for m in sends if m.queue == SHOP] == notified
+        await system.drain()
+        assert system.state() == "Compensated"
+        assert system.words().count("step undone") == 2
+        assert system.notices().count("undone") in (1, 2)
 
 
 @pytest.mark.parametrize("inline", [(), ("payment",)], ids=["no agent", "the next agent"])

@@ -74,7 +74,7 @@ class FailingAgentMachine(AsyncMachine):
 
     @rule(
         order_id=st.sampled_from(ORDERS),
-        behaviour=st.none() | st.sampled_from(BEHAVIOURS),
+        behaviours=st.just([]) | st.lists(st.sampled_from(BEHAVIOURS), max_size=3),
         event=st.sampled_from([None] * 5 + ["restart", "cancel", "busy"]),
         times=st.sampled_from([1, 2, 10]),
         late_s=st.sampled_from([0, 1, 8]),
@@ -84,22 +84,23 @@ class FailingAgentMachine(AsyncMachine):
         self,
         order_id: str,
         *,
-        behaviour: str | None,
+        behaviours: list[str],
         event: str | None,
         times: int,
         late_s: int,
         redelivered: bool,
     ) -> None:
-        """After a deploy, perhaps with another bug, some requests come: one order meets the bug."""
+        """After deploys, perhaps with other bugs, some requests come: one order meets the bugs."""
         model = self.models[order_id]
-        model.behaviour = behaviour or model.behaviour
         if event == "restart":  # counts travel with the requests, and incidents lie in the store
             self.start(self.system)
         if event == "cancel" and model.failures >= 3:
             model.is_cancelled = True
             seq = self.system.order(order_id).seq
             self.run(self.system.hand(command("cancel", seq, f"w-{order_id}", order_id)))
-        for _ in range(times):
+        for number in range(times):
+            if behaviours:
+                model.behaviour = behaviours[number % len(behaviours)]
             self.run(self.works_once(late_s, redelivered=redelivered, is_busy=event == "busy"))
 
     async def works_once(self, late_s: int, *, redelivered: bool, is_busy: bool = False) -> None:

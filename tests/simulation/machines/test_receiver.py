@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import key_time
 from sas.engine import receiver as module
-from sas.engine.delivery import AGAIN, FIRST_ID, LEFT_SINCE, Delivery
+from sas.engine.delivery import AGAIN, EXTERNAL_SENT, FIRST_ID, LEFT_SINCE, Delivery
 from sas.engine.receiver import FAILURES, FIRST_AT, SOURCE, TIMES
 from sas.engine.rejections import FULL_DELAY_MAX_S
 from sas.ports import (
@@ -33,7 +33,9 @@ from tests.simulation.machines.kit import AsyncMachine
 from tests.unit.receiver_kit import LETTERS, MINUTES, QUEUE, Door, delivered
 
 OK, AWAY, NO_ROOM, OTHER_VERSION, BUG = "ok", "away", "no room", "other version", "bug"
-OUTCOMES = st.sampled_from([OK, AWAY, NO_ROOM, OTHER_VERSION, BUG, BUG])
+NOTIFIED = "notified"
+"""An outage after the alerts and notifications were sent: they must not be sent again."""
+OUTCOMES = st.sampled_from([OK, AWAY, NOTIFIED, NO_ROOM, OTHER_VERSION, BUG, BUG])
 DELIVERIES = st.tuples(st.integers(0, 1), st.tuples(OUTCOMES, OUTCOMES), st.booleans())
 QUEUED, HELD, DONE, REJECTED = "queued", "held", "done", "rejected"
 MESSAGES_MAX, FAILURES_MAX = 2, 2
@@ -51,6 +53,7 @@ class Travelling:
     first_at: datetime | None = None
     left_since: datetime | None = None
     due_at: datetime | None = None
+    external_sent: bool = False
     is_large: bool = False
 
 
@@ -77,6 +80,8 @@ class ReceiverModel:
                 is_late = before.first_at is not None and before.first_at < now - DEPLOY_TIME
                 self.reports += is_late
                 item = replace(item, left_since=item.left_since or now)
+            if outcome == NOTIFIED:
+                item = replace(item, external_sent=True)
             pause_max = FULL_DELAY_MAX_S if outcome == NO_ROOM else 30
             pause = timedelta(seconds=min(2**item.times, pause_max))
             item = replace(item, times=item.times + 1, first_at=first_at, due_at=now + pause)
@@ -139,13 +144,17 @@ class PutBack(AsyncMachine):
         return sum(item.place in (QUEUED, HELD) for item in self.items.values())
 
     @precondition(lambda self: self._open() < MESSAGES_MAX and not self.model.cut)
-    @rule(is_large=st.sampled_from([False, False, False, True]))
-    def send(self, *, is_large: bool) -> None:
-        first_id = f"m-{len(self.items)}"
+    @rule(is_large=st.sampled_from([False, False, False, True]), times=st.sampled_from([0, 0, 9]))
+    def send(self, times: int, *, is_large: bool) -> None:
+        """A message comes, or a small one that was put back so often before."""
+        first_id, now = f"m-{len(self.items)}", self.door.clock.now()
+        times = 0 if is_large else times
+        first_at = now if times else None
+        before = {TIMES: str(times), FIRST_AT: key_time(now), AGAIN: "yes"} if times else {}
         body = b"x" * (MESSAGE_BYTES_MAX - 520) if is_large else b"{}"
         self._room(QUEUE, has_room=True)
-        self.run(self.door.bus.send([Message(QUEUE, first_id, body)]))
-        self.items[first_id] = Travelling(is_large=is_large)
+        self.run(self.door.bus.send([Message(QUEUE, first_id, body, properties=before)]))
+        self.items[first_id] = Travelling(is_large=is_large, times=times, first_at=first_at)
 
     @rule(queue=st.sampled_from([QUEUE, QUEUE, LETTERS]), has_room=st.booleans())
     def _room(self, queue: str, *, has_room: bool) -> None:
@@ -212,10 +221,13 @@ class PutBack(AsyncMachine):
     ) -> bool:
         """Have a message received; return whether it is given back to the host."""
         attempts = iter(outcomes)
+        times = [int(message.properties.get(TIMES, 0))]
 
         async def handler(received: Delivery) -> str:
             outcome = next(attempts, outcomes[1])
             assert (received.message_id, received.source_queue) == (_first_id(message), source)
+            assert received.is_first == (times[0] == 0)  # only then it runs on
+            times[0] += 1
             if outcome != OK:
                 raise _error(outcome)
             return "handled"
@@ -256,6 +268,7 @@ class PutBack(AsyncMachine):
         assert properties.get(LEFT_SINCE) == (item.left_since and key_time(item.left_since))
         assert properties.get(SOURCE) == item.source
         assert (AGAIN in properties) == (item.times > 0)
+        assert (EXTERNAL_SENT in properties) == item.external_sent
 
 
 def _error(outcome: str) -> Exception:
@@ -265,7 +278,10 @@ def _error(outcome: str) -> Exception:
         return no_room
     if outcome == OTHER_VERSION:
         return OtherVersionError("format 2")
-    return KeyError("amount") if outcome == BUG else StoreUnavailableError("away")
+    outage = StoreUnavailableError("away")
+    if outcome == NOTIFIED:
+        outage.put_back_with[EXTERNAL_SENT] = "yes"
+    return KeyError("amount") if outcome == BUG else outage
 
 
 def _first_id(message: Message) -> str:
