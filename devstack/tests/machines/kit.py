@@ -46,7 +46,7 @@ class BrokerMachine(RuleBasedStateMachine, Generic[Model]):
         self.model = model
         self._properties = properties
         self._folder = TemporaryDirectory(prefix="broker-")
-        self._outdated = mock.patch.object(queues, "_DUE_MAX", 2)  # they are dropped often
+        self._outdated = mock.patch.object(queues, "_DUE_MAX", -1_000)  # each one drops them
         self._outdated.start()
         self._open()
         self.broker.create_queue("q", **properties)
