@@ -215,6 +215,11 @@ async def test_applications_that_name_many_missing_queues_share_an_incident_past
     scopes = [alert.scope for alert in system.alerts()]
     assert len(scopes) == RESPONSE_QUEUES_MAX + 1
     assert scopes[-1] == "other response queues"
+    await system.later(3600)
+    await system.submit(order("O-7-again", reply_queue="responses-7"), "m-again")
+    await letters_are_handled(system)
+    begun = [alert.scope for alert in system.alerts() if alert.kind == "undeliverable"]
+    assert begun.count("queue responses-7") == 2, "it keeps an incident of its own"
 
 
 async def test_a_full_reply_queue_delays_the_notification_and_never_the_order() -> None:

@@ -131,7 +131,8 @@ def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> N
     assert receiver.deliveries == []
     world.wait(1.1)
     assert receiver.bodies == [b"later"]
-    assert receiver.deliveries[0][0].sequence > number
+    (message, _) = receiver.deliveries[0]
+    assert (message.sequence > number, message.enqueued_at) == (True, world.now)
 
 
 def test_a_duplicate_within_the_window_is_dropped_and_answered_with_the_first_number(
