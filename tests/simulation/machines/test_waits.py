@@ -180,7 +180,9 @@ class Waits(AsyncMachine):
         self.acted: set[str] = set()
         self.tokens: list[Token] = []
         self.commands = self.too_late = 0
-        self.lanes = {lane(queue, urgent=urgent): queue for queue in (QUEUES.scheduler, STOCK)}
+        queues = (QUEUES.scheduler, STOCK)
+        self.lanes = {lane(queue, urgent=urgent): queue for queue in queues}
+        self.other_lanes = [lane(queue, urgent=not urgent) for queue in queues]
         self.run(self.system.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order())))
         self.collect()
         self.a_scheduler_wakes()
@@ -194,8 +196,9 @@ class Waits(AsyncMachine):
     def collect(self) -> None:
         """Have the scheduler read replies and progress. Keep all other messages.
 
-        Only the queues of the order's lane are read.
+        All are in the order's lane.
         """
+        assert not any(self.system.bus.queues[name].waiting for name in self.other_lanes)
         queues = [self.system.bus.queues[name] for name in self.lanes]
         for _ in range(9):
             messages = [queued for queue in queues for queued in queue.waiting]
