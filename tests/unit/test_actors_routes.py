@@ -14,7 +14,15 @@ from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.guard import OpenCircuits
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.routing import Routing
-from sas.ports import AgentCall, AwaitCallback, RefusedError, StillRunning, TransientError
+from sas.ports import (
+    AgentCall,
+    AwaitCallback,
+    RefusedError,
+    StillRunning,
+    StoreUnavailableError,
+    TransientError,
+)
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -98,6 +106,9 @@ async def test_the_circuits_of_all_alternatives_of_all_steps_are_read(system: Ki
     routing = Routing(Workflows([workflow]), OpenCircuits(system.store, system.clock))
     for agent in ("bank", "post"):
         await cut_off(system, agent)
+    system.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await routing.refresh()
     await routing.refresh()
     assert routing.of(workflow, system.clock.now()).unavailable == {(0, 2), (1, 1)}
 
