@@ -75,7 +75,6 @@ class CallLimit:
             return Admission.CALL
         request, clock = call.request, self._context.clock
         until = min(clock.now() + WAIT_HERE, call.function_ends_at or request.complete_by)
-        until = min(until, request.complete_by)
         for bounds in pauses(urgent=request.urgent):
             slot = await self._free(request)
             if slot is not None:

@@ -26,12 +26,14 @@ class IssuedCallbacks(list[Callback]):
         return ask
 
 
-async def awaiting(*workflows: Workflow, **policy: Any) -> tuple[Kit, Callback]:
+async def awaiting(
+    *workflows: Workflow, within: timedelta = HOUR, **policy: Any
+) -> tuple[Kit, Callback]:
     """Return a kit whose first step awaits a callback, and that callback."""
     system = kit(*workflows, **policy)
     callbacks = IssuedCallbacks()
     await system.submit()
-    system.agents["stock"].then(callbacks.awaits())
+    system.agents["stock"].then(callbacks.awaits(within))
     await system.drain()
     return system, callbacks[0]
 

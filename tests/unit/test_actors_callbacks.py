@@ -221,6 +221,15 @@ async def test_a_callback_that_waited_long_past_its_tokens_end_is_kept_and_repor
     assert "rejected" in [alert.kind for alert in system.alerts()]
 
 
+async def test_a_callback_waits_for_its_step_as_long_as_its_token_lasts() -> None:
+    system, callback = await awaiting(HOLDING, within=WAIT_MIN + 2 * HOUR)
+    await system.hand(callback_message(callback, outcome="refused", result=None))
+    await system.hand(callback_message(callback, "c-2"))
+    await system.later(WAIT_MIN.total_seconds() + 3600)
+    await system.drain()
+    assert (len(waiting(system)), system.rejected()) == (1, [])
+
+
 async def test_a_callback_to_a_step_that_is_being_undone_is_kept_and_reported() -> None:
     system, callback = await awaiting()
     await system.hand(command("undo", system.order().seq))
@@ -441,6 +450,19 @@ async def test_one_token_keeps_one_result_at_a_time_however_many_are_posted(wait
     assert answers[1].code == "other-result"
     assert len(system.store.payloads["O-1"]) == 1
     assert len(waiting(system)) == 1
+
+
+async def test_a_token_takes_a_further_result_whenever_the_last_one_was_acted_on() -> None:
+    system, callback = await awaiting(HOLDING)
+    for number in range(3):
+        error = {"code": "no", "message": f"for the {number}th time"}
+        answer = await post(system, callback.token, {"outcome": "refused", "error": error})
+        assert answer.status == 202
+        await system.drain()
+        system.agents["stock"].then(AwaitCallback(HOUR))
+        await system.hand(command("resubmit", system.order().seq, f"w-{number}"))
+        await system.drain()
+    assert [system.words().count(word) for word in ("callback accepted", "resubmitted")] == [3, 3]
 
 
 async def test_of_results_posted_at_once_one_is_kept() -> None:

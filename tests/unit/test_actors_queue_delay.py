@@ -118,6 +118,10 @@ async def test_an_urgent_order_waits_in_its_own_lane() -> None:
     while system.bus.take(lane(STOCK, urgent=True)):
         pass
     await system.later(ALLOWED.total_seconds())
+    await system.bus.send([Message(lane(QUEUES.orders, urgent=True), "m-1", order())])
+    assert await system.sweep() == WAITS
+    assert system.bus.take(lane(QUEUES.orders, urgent=True)) is not None
+    await system.later(ALLOWED.total_seconds())
     assert await system.sweep() == RESET
 
 
@@ -303,17 +307,28 @@ async def test_a_request_that_waits_for_as_long_as_the_setting_says_is_reported_
     assert [alert.kind for alert in system.alerts()] == ["queue-delay", "cleared"]
 
 
-async def test_a_queue_that_is_away_for_a_minute_is_reported_to_the_operator() -> None:
+async def test_queues_that_are_away_for_a_minute_are_reported_until_they_come_back() -> None:
+    """Their steps are tried again less and less often, and meanwhile nothing is over."""
     system = await expired(is_taken=False)
-    break_queue(system, STOCK)
+    await system.hand(Message(lane(QUEUES.orders, urgent=True), "m-2", order("O-2")))
+    await system.step(lane(QUEUES.scheduler, urgent=True))
+    names = {STOCK, lane(STOCK, urgent=True)}
+    break_queue(system, *names)
     await system.sweep()
     assert system.alerts() == []
-    for _ in range(10):
-        await system.later(10)
+    for _ in range(44):
+        await system.later(60)
         await system.sweep()
-    (alert,) = system.alerts()
-    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {STOCK}")
-    assert f"Queue {STOCK} cannot be read." in alert.text
+    alerts = system.alerts()
+    assert [alert.kind for alert in alerts] == ["queue-delay"] * 4
+    assert {alert.scope for alert in alerts} == {f"queue {name}" for name in names}
+    assert all("cannot be read." in alert.text for alert in alerts)
+    break_queue(system)
+    await system.drain()
+    await system.later(60)
+    await system.sweep()
+    ended = [alert.scope for alert in system.alerts() if alert.kind == "cleared"]
+    assert set(ended) == {f"queue {name}" for name in names}
 
 
 async def test_an_alert_that_cannot_be_sent_changes_no_decision() -> None:

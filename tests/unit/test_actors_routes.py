@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.actors.scheduler import Scheduler
-from sas.domain.workflow import NO_TIME, OnFailure, Step, Workflow
+from sas.domain.workflow import NO_TIME, OnFailure, Step, Workflow, Workflows
 from sas.engine.retry import RetryPolicy
 from sas.features.circuit_breaker import rules
+from sas.features.circuit_breaker.guard import OpenCircuits
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
-from sas.ports import AgentCall, AwaitCallback, RefusedError, StillRunning, TransientError
+from sas.features.routing import Routing
+from sas.ports import (
+    AgentCall,
+    AwaitCallback,
+    RefusedError,
+    StillRunning,
+    StoreUnavailableError,
+    TransientError,
+)
+from sas.testing.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -86,6 +97,20 @@ async def test_while_its_breaker_is_open_the_next_agent_is_asked_under_the_same_
     await system.step(QUEUES.agent("payment"))
     assert keys(system, "payment") == [("do", "O-1/pay")]
     assert system.requests("stock") == []
+
+
+async def test_the_circuits_of_all_alternatives_of_all_steps_are_read(system: Kit) -> None:
+    pay, ship = EITHER.steps
+    steps = (replace(pay, alternatives=("payment", "bank")), replace(ship, alternatives=("post",)))
+    workflow = replace(EITHER, steps=steps)
+    routing = Routing(Workflows([workflow]), OpenCircuits(system.store, system.clock))
+    for agent in ("bank", "post"):
+        await cut_off(system, agent)
+    system.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await routing.refresh()
+    await routing.refresh()
+    assert routing.of(workflow, system.clock.now()).unavailable == {(0, 2), (1, 1)}
 
 
 async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(system: Kit) -> None:

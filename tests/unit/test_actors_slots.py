@@ -16,7 +16,7 @@ import pytest
 from sas.bootstrap import assemble
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.workflow import Workflows
-from sas.features.call_limit import CALL_MAX, WAIT_HERE, pauses, put_back_for
+from sas.features.call_limit import CALL_MAX, LOOKS_MAX, WAIT_HERE, pauses, put_back_for
 from sas.ports import AgentCall, Business, TransientError, UnavailableError
 from sas.testing.bus import MemoryBus
 from sas.testing.clock import VirtualClock
@@ -98,13 +98,14 @@ class Rig:
         return await self.clock.run(asyncio.gather(*handling))
 
 
-async def test_no_more_calls_than_the_limit_are_in_flight_over_all_instances() -> None:
+@pytest.mark.parametrize("limit", [LIMIT, LOOKS_MAX + 3])
+async def test_as_many_calls_as_the_limit_are_in_flight_over_all_instances(limit: int) -> None:
     random.seed(1)
-    rig = Rig()
-    replies = await rig.all(*(rig.handling(number) for number in range(3 * LIMIT)))
-    assert rig.remote.most == LIMIT
-    assert sum(reply is not None for reply in replies) == 3 * LIMIT
-    assert len(rig.bus.messages(REPLIES)) == 3 * LIMIT
+    rig = Rig(limit)
+    replies = await rig.all(*(rig.handling(number) for number in range(3 * limit)))
+    assert rig.remote.most == limit
+    assert sum(reply is not None for reply in replies) == 3 * limit
+    assert len(rig.bus.messages(REPLIES)) == 3 * limit
 
 
 async def test_without_a_limit_the_store_gets_no_request() -> None:

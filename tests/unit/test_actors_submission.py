@@ -10,9 +10,10 @@ import pytest
 
 from sas.domain.change import Change, Trigger, change_of, rejection
 from sas.domain.ids import cause_of
+from sas.domain.messages import AlertKind
 from sas.engine.delivery import Delivery
 from sas.engine.transition import ContentionError
-from sas.features.incidents.board import RESPONSE_QUEUES_MAX
+from sas.features.incidents.board import RESPONSE_QUEUES_MAX, active_incidents, name_of
 from sas.ports import BusUnavailableError, Message
 from sas.testing.bus import BusFault
 from sas.testing.clock import START
@@ -215,6 +216,14 @@ async def test_applications_that_name_many_missing_queues_share_an_incident_past
     scopes = [alert.scope for alert in system.alerts()]
     assert len(scopes) == RESPONSE_QUEUES_MAX + 1
     assert scopes[-1] == "other response queues"
+    await system.later(61)
+    await system.submit(order("O-7-again", reply_queue="responses-7"), "m-again")
+    await letters_are_handled(system)
+    name = name_of(AlertKind.UNDELIVERABLE, "queue responses-7")
+    shared = await active_incidents(system.store).read(name)
+    assert shared is not None
+    assert shared.value is not None
+    assert shared.value.times == 2, "it keeps an incident of its own"
 
 
 async def test_a_full_reply_queue_delays_the_notification_and_never_the_order() -> None:

@@ -155,6 +155,26 @@ def test_the_answer_to_a_repeat_has_the_correlation_id_of_the_first_submission(
     assert set(desk.read(follower)) == {"A/received", "A/completed"}
 
 
+def test_an_order_that_was_submitted_twice_is_followed_under_both_correlation_ids(
+    desk: Desk,
+) -> None:
+    desk.inbox.submitted("A", "first-try")
+    desk.inbox.submitted("A", "second-try")
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "received", correlation_id="first-try")
+    desk.come("A", "completed", correlation_id="second-try")
+    assert desk.read(follower) == ["A/received", "A/completed"]
+
+
+def test_a_message_whose_lock_was_lost_is_handed_out_by_its_next_delivery_alone(
+    desk: Desk,
+) -> None:
+    followers = [desk.inbox.join(["A"]), desk.inbox.join(None)]
+    desk.inbox.drop(desk.come("A"))
+    desk.come("A")
+    assert [desk.read(follower) for follower in followers] == [["A/received"]] * 2
+
+
 def test_of_an_order_that_another_process_submitted_the_order_id_alone_counts(desk: Desk) -> None:
     follower = desk.inbox.join(["A"])
     desk.come("A", "received", correlation_id="whatever")
@@ -166,4 +186,6 @@ def test_of_an_order_that_another_process_submitted_the_order_id_alone_counts(de
 def test_a_client_remembers_a_bounded_number_of_orders(desk: Desk) -> None:
     for number in range(ORDERS_MAX + 5):
         desk.inbox.submitted(f"A-{number}", "mine")
+        desk.inbox.submitted("A-0", "mine")
     assert len(desk.inbox._submitted) == ORDERS_MAX
+    assert "A-0" in desk.inbox._submitted, "it is among the latest"

@@ -58,6 +58,7 @@ def test_the_first_key_signs_and_all_are_believed_so_that_keys_can_be_changed() 
     before = CallbackKeys((OLD,)).issue(CLAIMS)
     assert KEYS.read(before) == CLAIMS
     assert CallbackKeys((NEW,)).read(TOKEN) == CLAIMS
+    assert CallbackKeys((OTHER, OTHER * 2, NEW)).read(TOKEN) == CLAIMS
     for keys in (CallbackKeys((NEW,)), CallbackKeys((OTHER, NEW))):
         with pytest.raises(ForgedError):
             keys.read(before)

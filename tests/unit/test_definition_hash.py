@@ -10,9 +10,10 @@ import pytest
 
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.features.version_check import Versions, definition_hash, value_name
-from sas.ports import CorruptOrderError
+from sas.ports import CorruptOrderError, StoreMismatchError
 from sas.testing.store import MemoryStore
 from tests.each import each
+from tests.simulation.machines.contested_store import ContestedStore
 from tests.unit.domain_cases import story
 
 STEPS = (
@@ -56,6 +57,21 @@ def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
 )
 def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
     assert definition_hash(changed) != definition_hash(BASE)
+
+
+def test_each_step_that_a_step_comes_after_changes_it() -> None:
+    afters = ((), ("pay",), ("reserve",), ("reserve", "pay"))
+    assert len({definition_hash(with_step(2, after=after)) for after in afters}) == len(afters)
+
+
+async def test_of_two_definitions_that_are_first_used_at_once_the_second_one_is_refused() -> None:
+    tale, store = story("two in a row"), ContestedStore()
+    first = Versions(store, [replace(tale.workflow, on_failure=OnFailure.HOLD)])
+    store.before_writes.append(lambda: first.check(tale.order))
+    second = Versions(store, [replace(tale.workflow, on_failure=OnFailure.UNDO)])
+    for _ in range(2):
+        with pytest.raises(StoreMismatchError):
+            await second.check(tale.order)
 
 
 def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:

@@ -74,6 +74,7 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
         (received(5), out(40), GoAhead(T0 + 40 * SECOND)),
         (received(5), out(500), GoAhead(T0 + ALLOWED)),
         (received(5), out(5), CheckAgain(AT, AT + ALLOWED, asks=True)),
+        (received(30), out(30), CheckAgain(AT, AT + ALLOWED, asks=True)),
         (received(-500), out(-500), CheckAgain(AT, AT + ALLOWED, asks=True)),
         (received(5, waited=HOUR), out(5), CheckAgain(AT, AT + HOUR + ALLOWED, asks=True)),
         (
@@ -96,6 +97,7 @@ def test_a_request_with_time_enough_reads_no_order(request_: Received, enough: b
         "granted more than it knew",
         "granted more than one call needs",
         "late",
+        "a little late",
         "hours late",
         "late after a long wait in its queue",
         "late after the longest wait",

@@ -55,8 +55,8 @@ timer that sweeps, the management port, and the program that owns the broker.
 - ``messages``, ``bytes``, ``scheduled_count``: only `index` and `remove` write them. All read them.
 - ``locked`` and a message's ``token``: written together by `lock`, `restore_lock` and `_drop_lock`;
   a message has a token exactly while it is in ``locked``.
-- ``last_sequence``: written by `accept`, `_enqueue_scheduled`, `move_to_dead_letters`, and by the
-  recovery after a restart. It never decreases.
+- ``last_sequence``: written by `accept`, `_enqueue_scheduled`, and by the recovery after a restart.
+  It never decreases.
 - a message's ``state``: written by the queue, by `operations.defer`, and by the recovery.
 - ``history``: written by `accept` and by the recovery.
 - ``_due``: written by `_plan` and `sweep`.
@@ -340,7 +340,6 @@ class Queue:
         message.state = MessageState.ACTIVE
         dead_letters = self.dead_letters
         if not self.namespace.forward_dead(self, message, now) and dead_letters is not None:
-            dead_letters.last_sequence = max(dead_letters.last_sequence, message.sequence)
             dead_letters.insert(message, now)
 
     def _plan(self, at: float, message: Message) -> None:

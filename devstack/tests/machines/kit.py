@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine
 
 from devstack.servicebus import Broker, storage
+from devstack.servicebus.core import queue as queues
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.requests import Call, Reply, answer
 
@@ -45,12 +46,15 @@ class BrokerMachine(RuleBasedStateMachine, Generic[Model]):
         self.model = model
         self._properties = properties
         self._folder = TemporaryDirectory(prefix="broker-")
+        self._outdated = mock.patch.object(queues, "_DUE_MAX", -1_000)  # each one drops them
+        self._outdated.start()
         self._open()
         self.broker.create_queue("q", **properties)
         self.commit_all()
 
     def teardown(self) -> None:
         """Close the data and remove it."""
+        self._outdated.stop()
         self.broker.close_data()
         self._folder.cleanup()
 

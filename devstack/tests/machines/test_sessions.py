@@ -18,7 +18,7 @@ from devstack.tests.machines.kit import PROFILE, REACHED, BrokerMachine
 from devstack.tests.queue_kit import Receiver, raw
 
 HOLDERS = st.sampled_from([None, None, None, "x", "y"])
-LATE = st.sampled_from(["", "settle", "renew"])
+LATE = st.sampled_from(["", "settle", "renew", "renew", "accept"])
 LAST = st.sampled_from(["", "", "state", "all", "state and all"])
 KINDS = st.sampled_from(["renew", "set", "get", "take", "take"])
 LOCK_S, DELIVERIES_MAX = 3, 3
@@ -287,14 +287,19 @@ class SessionMachine(BrokerMachine[SessionModel]):
     def wait(self, seconds: int, sweeps: bool, kind: str) -> None:
         """Time passes, and the sweep comes or does not; or the fault `expire-locks` ends all locks.
 
-        An owner may settle or renew after the time has passed and before the sweep.
+        An owner may settle or renew after the time has passed and before the sweep. Or another
+        receiver asks for its session.
         """
+        if kind in {"renew", "accept"}:
+            self.take("a", credit=1, verb="complete", settles=False)
         self.now += seconds
         tokens = [item.token for item in self.model.items if item.token is not None]
         if kind == "settle" and tokens:
             self.settle_with("complete", tokens[0])
         elif kind == "renew" and self.model.owned:
             self.use(self.model.owned[0], holder=None, other_lane="a", kind="renew", index=0)
+        elif kind == "accept":
+            self.accept("a", "y", presettled=False, patience=0)
         if seconds == 0:
             self.queue.expire_locks(self.now)
             for session in self.model.lanes.values():

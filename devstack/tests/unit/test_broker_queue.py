@@ -14,7 +14,7 @@ from devstack.servicebus.core.errors import (
     MessageSizeExceededError,
 )
 from devstack.servicebus.core.message import MessageState, encode_message
-from devstack.servicebus.core.properties import EntityStatus
+from devstack.servicebus.core.properties import EntityStatus, QueueProperties
 from devstack.tests.queue_kit import (
     START,
     World,
@@ -131,7 +131,8 @@ def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> N
     assert receiver.deliveries == []
     world.wait(1.1)
     assert receiver.bodies == [b"later"]
-    assert receiver.deliveries[0][0].sequence > number
+    (message, _) = receiver.deliveries[0]
+    assert (message.sequence > number, message.enqueued_at) == (True, world.now)
 
 
 def test_a_duplicate_within_the_window_is_dropped_and_answered_with_the_first_number(
@@ -154,12 +155,46 @@ def test_without_duplicate_detection_one_id_may_come_twice(world: World) -> None
     assert len(queue.messages) == 2
 
 
-def test_forwarding_brings_a_message_to_the_other_queue(world: World) -> None:
+def test_forwarding_brings_a_message_to_the_other_queue_with_its_first_number(
+    world: World,
+) -> None:
     target = world.queue("target")
-    source = world.queue("source", forward_to="target")
+    world.queue("between", forward_to="target")
+    source = world.queue("source", forward_to="between")
+    world.send(target, b"0")
     world.send(source, b"1")
+    second, first = world.send(source, b"2", scheduled_at=world.now + 1), world.take(target)
+    world.wait(1)
     assert not source.messages
-    assert world.receiver(target, 1).bodies == [b"1"]
+    later = world.receiver(target, 2).deliveries
+    assert [body_of(message) for message, _ in (first, *later)] == [b"0", b"1", b"2"]
+    facts = [(m.sequence, m.enqueued_sequence, m.enqueued_at) for m, _ in later]
+    assert facts == [(2, 1, START), (3, second[0] + 1, START + 1)]
+
+
+def test_a_message_that_was_locked_when_its_queue_began_to_forward_counts_anew(
+    world: World,
+) -> None:
+    """Its time to live begins anew as well, and ends where it is."""
+    target, source = world.queue("target"), world.queue("source", dead_letter_on_expiration=True)
+    world.send(source, b"1", ttl_ms=3000)
+    _, token = world.take(source)
+    world.wait(2)
+    world.namespace.update("source", QueueProperties(forward_to="target"), world.now)
+    operations.abandon(source, token, world.now)
+    message, _ = world.take(target)
+    assert (message.delivery_count, message.expires_at) == (0, world.now + 3)
+
+
+def test_locks_are_renewed_all_or_none(world: World) -> None:
+    queue = world.queue(lock_duration_s=3)
+    world.send(queue, b"1", b"2")
+    (message, token), (_, ended) = world.receiver(queue, 2).deliveries
+    operations.complete(queue, ended, world.now)
+    world.now += 1
+    with pytest.raises(MessageLockLostError):
+        operations.renew(queue, [token, ended], world.now)
+    assert message.locked_until == START + 3
 
 
 def test_what_cannot_be_forwarded_is_kept_with_the_reason(world: World) -> None:
@@ -182,7 +217,7 @@ def test_a_ring_of_forwarding_queues_ends_and_keeps_the_message(world: World) ->
 def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: World) -> None:
     target = world.queue("graves")
     queue = world.queue("orders", forward_dead_letters_to="Graves")
-    world.send(queue, b"1")
+    world.send(queue, b"1", ttl_ms=1000)
     operations.dead_letter(
         queue, world.take(queue)[1], now=world.now, reason="Bad", description="very"
     )
@@ -194,7 +229,7 @@ def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: W
         if section.code == MESSAGE_ANNOTATIONS
     ]
     assert annotations[0]["x-opt-deadletter-source"] == "orders"
-    assert message.delivery_count == 0
+    assert (message.delivery_count, message.expires_at) == (0, None)
 
 
 def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -> None:
@@ -203,7 +238,9 @@ def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -
     operations.dead_letter(
         queue, world.take(queue)[1], now=world.now, reason="Bad", description="very"
     )
-    assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == "Bad"
+    message = dead_letter_of(queue)
+    assert application_properties(message)["DeadLetterReason"] == "Bad"
+    assert message.dead_letter_source is None
 
 
 def test_a_batch_goes_in_whole_or_not_at_all(world: World) -> None:

@@ -24,7 +24,7 @@ from sas.codec import internal
 from sas.codec.internal import CallbackMessage, text_of
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision, Trigger, fence
-from sas.domain.ids import cause_of, digest_id, key_time
+from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import JournalWord
 from sas.domain.order import Direction, Order
 from sas.domain.queues import lane
@@ -278,7 +278,7 @@ class Callbacks:
                 f"changed since {since.isoformat()}",
             )
         at = now + min(max(now - since, AGAIN_MIN), AGAIN_MAX)
-        own_id = f"callback/again/{digest_id(delivery.message_id, key_time(at))}"
+        own_id = f"callback/again/{digest_id(delivery.message_id)}"
         later = delivery.on_bus(at, now)
         again = Message(self._lane(order), own_id, delivery.body, scheduled_at=later)
         await self._context.bus.send([again])

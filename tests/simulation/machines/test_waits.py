@@ -18,11 +18,12 @@ from hypothesis.stateful import initialize, invariant, rule
 from sas.codec import internal
 from sas.codec.internal import CallbackMessage, RequestMessage, raw
 from sas.domain.order import UndoStatus
+from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Workflow
 from sas.ports import AgentCall, AwaitCallback, Callback, Message, RefusedError, StillRunning
 from sas.testing.clock import START
 from tests.simulation.machines.kit import AsyncMachine, sequences
-from tests.unit.actors_kit import ALLOWED, CHAIN, QUEUES, command, kit
+from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, command, kit, order
 from tests.unit.callbacks_kit import post
 
 STOCK = QUEUES.agent("stock")
@@ -165,8 +166,8 @@ LIFE = st.one_of(
 class Waits(AsyncMachine):
     """One order of one step."""
 
-    @initialize(policy=st.sampled_from(OnFailure), awaits=st.booleans())
-    def submit(self, policy: OnFailure, *, awaits: bool) -> None:
+    @initialize(policy=st.sampled_from(OnFailure), awaits=st.booleans(), urgent=st.booleans())
+    def submit(self, policy: OnFailure, *, awaits: bool, urgent: bool) -> None:
         step = replace(CHAIN.steps[0], failures_max=FAILURES_MAX)
         self.system = kit(Workflow("chain", version=1, steps=(step,), on_failure=policy))
         self.system.supervisor._excuses = Mock(of=AsyncMock(return_value=None))
@@ -179,7 +180,10 @@ class Waits(AsyncMachine):
         self.acted: set[str] = set()
         self.tokens: list[Token] = []
         self.commands = self.too_late = 0
-        self.run(self.system.submit())
+        queues = (QUEUES.scheduler, STOCK)
+        self.lanes = {lane(queue, urgent=urgent): queue for queue in queues}
+        self.other_lanes = [lane(queue, urgent=not urgent) for queue in queues]
+        self.run(self.system.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order())))
         self.collect()
         self.a_scheduler_wakes()
         if awaits:
@@ -190,18 +194,23 @@ class Waits(AsyncMachine):
         return (self.system.clock.now() - START).total_seconds()
 
     def collect(self) -> None:
-        """Have the scheduler read replies and progress. Keep all other messages."""
-        queues = [self.system.bus.queues[name] for name in (QUEUES.scheduler, STOCK)]
+        """Have the scheduler read replies and progress. Keep all other messages.
+
+        All are in the order's lane.
+        """
+        assert not any(self.system.bus.queues[name].waiting for name in self.other_lanes)
+        queues = [self.system.bus.queues[name] for name in self.lanes]
         for _ in range(9):
             messages = [queued for queue in queues for queued in queue.waiting]
             for queue in queues:
                 queue.waiting.clear()
             for queued in messages:
                 message, at = queued.message, (queued.visible_at - START).total_seconds()
-                if message.queue == STOCK and message.message_id in self.seen:
+                is_request = self.lanes[message.queue] == STOCK
+                if is_request and message.message_id in self.seen:
                     continue  # a repeated cause sends the same request again
                 self.seen.add(message.message_id)
-                if message.queue == STOCK:
+                if is_request:
                     request = internal.decode(message.body, RequestMessage)
                     self.requests.append((at, request, message))
                 elif b'"kind":"callback"' in message.body:
@@ -387,6 +396,10 @@ class Waits(AsyncMachine):
             model.cancelled,
         )
         assert not model.is_out or self.until() == model.until
+        if model.awaits:  # the command gives a callback to a person
+            claims = KEYS.read(KEYS.callback_of(self.system.order(), step).token)
+            direction = "undo" if model.is_undo else "do"
+            assert (claims.direction, claims.generation) == (direction, model.generation)
         assert [rejection.reason for rejection in self.system.rejected()] == [
             "too-late"
         ] * self.too_late
