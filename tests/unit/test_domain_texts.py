@@ -82,6 +82,7 @@ def test_a_pasted_command_takes_each_argument_as_it_is(argument: str) -> None:
 def test_an_argument_that_could_be_an_option_comes_behind_the_end_of_options() -> None:
     assert command("sas show", "-x") == "sas show -- -x"
     assert command("sas show", "10248") == "sas show 10248"
+    assert command("sas show", "10248", "-x") == "sas show -- 10248 -x"
 
 
 def test_there_is_no_command_with_a_character_that_nobody_can_see() -> None:
