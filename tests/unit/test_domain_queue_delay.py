@@ -82,11 +82,13 @@ def test_an_undo_is_excused_as_well_and_is_not_given_up_for_a_long_queue() -> No
     order = claimed("one", failures_max=0)
     assert order.undo()
     assert order.claim()
-    epoch = order.step("a").epoch
+    out = order.step("a")
     for _ in range(5):
-        assert expire(order, "a", Excuse.WAITS)
-        assert (order.states, order.step("a").failure_count) == (["Compensating"], 0)
-    assert order.step("a").epoch == epoch
+        assert expire(order, "a", Excuse.STUCK)
+        step = order.step("a")
+        assert (order.states, step.failure_count) == (["Compensating"], 0)
+        assert step.complete_by == order.now + order.rules.steps[0].undo_time
+    assert (step.epoch, step.call) == (out.epoch, out.call)
     assert order.done("a").state == "Compensated"
 
 

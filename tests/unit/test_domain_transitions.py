@@ -258,6 +258,12 @@ def test_the_operator_gets_the_alert_from_alert_after_on_and_not_a_moment_earlie
     other = story("one")
     other.later(other.rules.alert_after.total_seconds()).expire("a")
     assert other.incident_kind == "not-picked-up"
+    for urgent, scope in ((False, "ordinary orders"), (True, "urgent orders")):
+        details = replace(other.order.details, urgent=urgent)
+        other.order = replace(other.order, details=details)
+        other.expired("a")
+        assert other.incident is not None
+        assert other.incident.scope == scope
 
 
 def test_a_workflow_with_a_long_time_for_the_pickup_is_not_woken_more_often() -> None:
@@ -329,13 +335,14 @@ def test_every_failed_step_is_resubmitted_and_no_other() -> None:
 
 
 def test_a_failed_undo_is_resubmitted_as_an_undo() -> None:
-    order = claimed().done("a")
+    order = claimed(failures_max=0).done("a")
     order.undo()
     order.claim()
-    order.refused("a", SOLD_OUT)
-    assert order.state == "Error"
+    order.expired("a")
+    assert (order.state, order.step("a").failure_count) == ("Error", 1)
     assert order.resubmit()
     assert (order.states, order.undoing) == (["Compensating"], True)
+    assert (order.step("a").failure_count, order.step("a").error) == (0, None)
     assert order.claim()
     assert order.requests == [("a", "undo", 3)]
 
