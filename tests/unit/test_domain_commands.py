@@ -186,6 +186,7 @@ def test_skipping_the_last_undo_ends_the_order_and_sends_a_notification() -> Non
     order = undo_failed("one")
     assert order.skip("a")
     assert (order.state, order.notices) == ("Compensated", ["undone"])
+    assert order.step("a").error is None
 
 
 # The ledger

@@ -156,6 +156,7 @@ def test_an_answer_after_a_rest_ends_the_incident_of_the_step_or_of_its_undo() -
     order.claim()
     order.expired("b").expired("b").claim()
     assert order.done("b").ended == "test version 1, the undo of step b"
+    assert order.step("b").failure_count == 0
     assert order.done("a").ended is None, "it did not rest"
 
 
