@@ -23,7 +23,7 @@ from sas.domain.command import can_undo, cancel, undo
 from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepChange, Wake
 from sas.domain.moves import IllegalMoveError
-from sas.domain.order import Order, OrderState, StepState
+from sas.domain.order import Fault, Order, OrderState, StepState
 from sas.domain.submit import submit
 from sas.domain.workflow import SMOKE, STEPS_MAX, OnFailure, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted
@@ -117,6 +117,13 @@ def test_an_order_that_is_undone_past_its_deadline_says_so() -> None:
     decision = expire_deadline(order.order, order.rules, now=LATER)
     assert decision is not None
     assert commit(order.order, decision).after.undone_because == "it was past its deadline"
+
+
+def test_an_order_that_is_undone_because_a_step_failed_names_that_step() -> None:
+    order = story("two beside each other", on_failure=OnFailure.UNDO)
+    order.claim()
+    order.refused("b", Fault("sold-out", "none is left"))
+    assert order.order.undone_because == "b failed: “sold-out: none is left”"
 
 
 def test_the_journal_shows_that_an_input_was_edited() -> None:

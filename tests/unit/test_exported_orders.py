@@ -14,6 +14,7 @@ import pytest
 from sas.codec.payloads import decode_content
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
+from sas.domain.order import Fault, StepState, UndoStatus
 from sas.operate import lists
 from sas.ports import RefusedError
 from tests.payload_codec_kit import CheapCodec
@@ -99,7 +100,7 @@ async def test_what_was_ordered_and_returned_is_exported_as_it_was_written_on_on
     assert '"n": 123456789012345678901234567890, "x": 1.50}' in line
 
 
-@pytest.mark.parametrize("meanwhile", ["purged", "taken up", "ended again"])
+@pytest.mark.parametrize("meanwhile", ["purged", "taken up", "ended again", "in error"])
 async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,13 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_not_exported(
         entries = await journal(order_id)
         if order_id == "goes" and meanwhile == "purged":
             store.orders.pop(order_id)
+        elif order_id == "goes" and meanwhile == "in error":
+            stored = store.orders[order_id]
+            step = stored.order.steps[0].moved(
+                StepState.ERROR, system.clock.now(), error=Fault("a", "b"), undo=UndoStatus.FAILED
+            )
+            steps = (step, *stored.order.steps[1:])
+            stored.order = replace(stored.order, steps=steps, token="another")
         elif order_id == "goes":
             stored = store.orders[order_id]
             end = system.clock.now() + timedelta(days=1) if meanwhile == "ended again" else None

@@ -319,12 +319,14 @@ async def test_orders_that_do_not_allow_it_are_left_out_with_the_reason() -> Non
 async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stops_no_other(
     error: OtherVersionError | None,
 ) -> None:
-    system = await failed("A", "B", "C")
+    system = await failed("A", "B", "C", "D")
     reason = break_row(system, "B", error)
+    break_row(system, "D")
     query = replace(IN_ERROR, fingerprint="pay/card-declined")
     plan = await plan_many(system.store, query, resubmit())
     assert [act.order_id for act in plan.acts] == ["A", "C"]
-    (other,) = plan.others
+    other, last = sorted(plan.others, key=lambda act: act.order_id)
+    assert (last.order_id, last.refusal) == ("D", CommandRefusal.UNREADABLE)
     assert (other.order_id, other.refusal) == ("B", CommandRefusal.UNREADABLE)
     assert other.problem == f"it cannot be read: {reason}"
     assert (other.process_state, other.since) == (None, None)
@@ -488,9 +490,10 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     assert result.problem == "not carried out: Expected `object`."
 
 
-async def test_a_command_that_became_a_dead_letter_was_not_carried_out() -> None:
+@pytest.mark.parametrize("verb", [Verb.RESUBMIT, Verb.CANCEL])
+async def test_a_command_that_became_a_dead_letter_was_not_carried_out(verb: Verb) -> None:
     system = await failed("A")
-    plan = await plan_one(system.store, "A", resubmit())
+    plan = await plan_one(system.store, "A", Intent(verb=verb, by="ann"))
     line = Line(system)
     line.runs = False
     run = ActRun(plan, system.store, QUEUES)

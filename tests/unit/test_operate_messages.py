@@ -24,7 +24,7 @@ from sas.engine.receiver import FAILED, FIRST_AT, REFUSED, SOURCE, TIMES
 from sas.operate import letters, messages
 from sas.operate.errors import NotPossibleError
 from sas.operate.messages import MessageList, MessageRow
-from sas.operate.redriving import MovePlan, MoveRow, plan_removal, plan_resend
+from sas.operate.redriving import MovePlan, MoveRow, carry_out, plan_one, plan_removal, plan_resend
 from sas.ports import Message, RefusedError
 from sas.testing.world import CrashError
 from tests.contract import cases
@@ -598,6 +598,44 @@ def test_the_id_of_an_alert_removes_the_alerts_of_its_cause_that_are_not_newer(
     alert(night, "other")
     for names in (["late-2"], ["late-2", "late-0"]):
         assert sorted(removed(removal(night, *names))) == ["late-0", "late-1", "late-2"]
+
+
+def test_with_the_rejected_message_of_an_order_goes_the_alert_about_it(night: Night) -> None:
+    reject(night)
+    alert(night, "rejected/0/alert", kind="rejected", order_id="A-1")
+    assert sorted(removed(removal(night, "A-1"))) == ["rejected/0/1", "rejected/0/alert"]
+
+
+def test_messages_of_several_queues_are_moved_and_one_that_is_named_and_not_there_moves_none(
+    night: Night,
+) -> None:
+    for queue in ("orders", RESPONSES):
+        dead(night, queue, ORDER, f"of {queue}")
+    with pytest.raises(NotPossibleError, match="there is no nowhere among the first"):
+        resend(night, "of orders", "nowhere")
+    moves = resend(night).moves
+
+    async def carried_out() -> list[bool]:
+        return [removed async for removed in carry_out(night, moves)]
+
+    assert asyncio.run(carried_out()) == [True, True]
+    assert {message.queue for message in night.sent_messages} == {"orders", RESPONSES}
+    assert not any(night.lying.values())
+
+
+def test_of_two_messages_with_one_id_none_is_the_one_to_send_again(night: Night) -> None:
+    for _ in range(2):
+        dead(night, RESPONSES, b"{}", "twice")
+    with pytest.raises(NotPossibleError, match="twice is in the queue more than once"):
+        asyncio.run(
+            plan_one(
+                night,
+                night.system.store,
+                queues=QUEUES,
+                path=RESPONSES + DEAD,
+                message_id="twice",
+            )
+        )
 
 
 def test_an_id_that_fits_messages_of_several_places_removes_none(night: Night) -> None:

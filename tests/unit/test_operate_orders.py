@@ -19,7 +19,7 @@ from sas.domain.workflow import Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.features.version_check import value_name
-from sas.operate import lists, orders
+from sas.operate import letters, lists, orders
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
 from sas.operate.lists import OrderList
@@ -143,6 +143,10 @@ def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: 
 def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
     requested(night)
     (request,) = night.system.taken("agent-stock")
+    night.put("agent-stock", b"{}", is_scheduled=True)
+    night.put("agent-stock", request.body)
+    assert message_of(told(night).waits).before == 0, "what is scheduled is not in front of it"
+    night.lying.clear()
     night.put("agent-stock", request.body.replace(b'"epoch":1', b'"epoch":0'))  # an older one
     message = message_of(told(night).waits)
     assert message.place is Whereabouts.IN_HAND
@@ -216,6 +220,21 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
         waits = told(night).waits
         assert (waits.kind, waits.needs_you) == (Awaited.COMMAND, False)
         assert message_of(waits).text == f"resubmit by ann in {queue}"
+
+
+def test_a_cancel_for_an_order_in_error_is_found_although_it_names_no_seq(night: Night) -> None:
+    night.fail("A", DECLINED)
+    cancel = command("cancel", 4, "stop", "A")
+    body = cancel.body.replace(b'"seq":4', b'"seq":null')
+    night.play(night.system.bus.send([replace(cancel, body=body)]))
+    assert told(night).waits.kind is Awaited.COMMAND
+
+
+def test_the_queues_that_may_hold_the_message_of_an_urgent_order_are_urgent() -> None:
+    claimed = ORDERS["processing"]
+    urgent = replace(claimed, details=replace(claimed.details, urgent=True))
+    paths = letters.waiting_paths(urgent, urgent.steps[0], QUEUES, {"stock"})
+    assert paths[:2] == ["agent-stock-urgent", "scheduler-urgent"]
 
 
 # -- Orders that wait for a deploy ------------------------------------------------------------
@@ -397,6 +416,19 @@ def test_the_limit_of_a_list_of_every_state_counts_for_each_of_them(night: Night
     ids = [row.order_id.partition("-")[0] for row in order_list.rows]
     assert ids == ["failed", "out", "done"]
     assert order_list.is_cut
+
+
+def test_a_list_of_orders_in_error_begins_at_a_moment_and_one_under_way_is_cut(
+    night: Night,
+) -> None:
+    night.fail("A", DECLINED)
+    night.later(60)
+    moment = night.system.clock.now()
+    night.fail("B", DECLINED)
+    assert [row.order_id for row in listed(night, since=moment).rows] == ["B"]
+    submitted(night, "C")
+    assert listed(night, "running", limit=1).is_cut
+    assert not listed(night, "running", limit=2).is_cut
 
 
 def test_why_an_order_was_undone_stays_on_it_and_in_lists(night: Night) -> None:

@@ -202,7 +202,10 @@ def test_the_worst_problem_comes_first_and_one_that_is_over_is_none(night: Night
     assert (problems[1].text, problems[1].todo) == ("It fails.", "Deploy a mended version.")
 
 
-def test_a_late_supervisor_is_a_problem_unless_an_incident_says_so(night: Night) -> None:
+@pytest.mark.parametrize("kind", [AlertKind.NOT_PICKED_UP, AlertKind.UNREADABLE])
+def test_a_late_supervisor_is_a_problem_unless_an_incident_says_so(
+    night: Night, kind: AlertKind
+) -> None:
     night.play(night.system.submit(order("A"), "m-A"))
     night.play(night.system.clock.advance(3600))
     answer = state(night)
@@ -210,8 +213,8 @@ def test_a_late_supervisor_is_a_problem_unless_an_incident_says_so(night: Night)
     assert (kinds(answer.problems), answer.oldest_due_order) == (["late"], "A")
     aside = QueueCount(queue="scheduler", left_orders=("A",), left_since=night.system.clock.now())
     assert kinds(state(night, [aside]).problems) == ["not-runnable"]
-    seen(night, AlertKind.NOT_PICKED_UP, "ordinary orders", "Nobody claims. Check it.")
-    assert kinds(state(night).problems) == ["not-picked-up"]
+    seen(night, kind, "ordinary orders", "Nobody claims. Check it.")
+    assert kinds(state(night).problems) == [kind.value]
 
 
 def test_messages_that_wait_are_a_problem_unless_an_incident_says_so(night: Night) -> None:

@@ -361,7 +361,9 @@ def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:
     tally.expect("A")
     tally.note(notification("A", "completed"))
     finished.append(tally.finished)
+    tally.heard_at -= 3600
     tally.sending_ended()
+    assert tally.quiet_s() < 3600, "the quiet time begins with the end of sending"
     finished.append(tally.finished)
     assert finished == [False, False, True]
 
