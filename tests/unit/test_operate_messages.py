@@ -162,9 +162,9 @@ def test_a_rejected_order_is_repaired_by_a_new_submission_alone(night: Night) ->
     night.play(night.system.submit(order("taken", workflow="care"), "m-2"))
     night.later(1)
     night.submit("new")
-    assert {row.order_id: row.over for row in listed(night, "rejected").rows} == {
-        "taken": "",
-        "new": "repaired: now Processed",
+    assert {row.order_id: (row.what, row.over) for row in listed(night, "rejected").rows} == {
+        "taken": ("rejected message", ""),
+        "new": ("rejected order", "repaired: now Processed"),
     }
 
 

@@ -11,6 +11,7 @@ from sas import Saga
 from sas.adapters.payload_codec import FernetCodec
 from sas.domain.content import PayloadRef
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
+from sas.operate.finding import under_way
 from sas.operate.versions import Break, WorkflowVersion, versions
 from sas.ports import CorruptOrderError, PayloadCodec, RefusedError, StateStore, StoreMismatchError
 from sas.saga import business_of
@@ -107,6 +108,16 @@ async def test_other_steps_are_found_where_nothing_was_remembered() -> None:
     await store.commit(cases.submitted("o-1"))
     other = Workflow("order", version=2, steps=(Step("step-0", agent="a"),))
     assert (await check(store, other))[2].breaks is Break.OTHER_STEPS
+
+
+async def test_a_finished_order_whose_messages_may_be_unsent_is_not_in_flight() -> None:
+    store, rules = MemoryStore(), cases.rules_of(1)
+    order = await store.commit(cases.submitted("done", rules))
+    order = await store.commit(cases.claimed(order, rules))
+    await store.commit(replace(cases.answered(order, 0, rules), out_at=cases.NOW))
+    assert await under_way(store) == ["done"]
+    (chain, *others) = await versions(store, Workflows([CHAIN]), None)
+    assert (chain.in_flight, others) == ([], [])
 
 
 # -- The types of stored content --------------------------------------------------------------
