@@ -111,6 +111,20 @@ async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
         assert (first.result, completed.results) == (msgspec.UNSET, None)
 
 
+async def test_a_notification_without_one_of_its_results_has_none_of_them() -> None:
+    system = kit()
+    system.agents["stock"].then("x" * RESULT_INLINE_BYTES_MAX)
+    await system.submit(order(workflow="care"))
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    await system.step(QUEUES.scheduler)
+    system.store.payloads.clear()
+    await system.drain()
+    completed = system.events()[-1].data
+    assert completed.state == "Processed"
+    assert (completed.results, completed.results_omitted) == (None, True)
+
+
 async def test_a_result_past_the_bound_is_not_kept() -> None:
     system = kit()
     system.agents["stock"].then("x" * (RESULT_BYTES_MAX - 1))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.engine.delivery import ORDER_ID
 from sas.engine.rejections import GIVEN_UP_AGAIN, REFUSED_AGAIN
 from sas.features.incidents.board import active_incidents, name_of
@@ -248,7 +248,8 @@ async def _refused_by(system: Kit, kind: str, name: str) -> None:
     elif kind == ANONYMOUS:
         await system.submitter.handle(delivery(Message(QUEUES.orders, name, b"junk")))
     elif kind == INTERNAL:
-        await system.scheduler.handle(delivery(Message(QUEUES.scheduler, name, b"{")))
+        queue = lane(QUEUES.scheduler, urgent=name[-1] in "13579")
+        await system.scheduler.handle(delivery(Message(queue, name, b"{")))
     else:
         message = Message(QUEUES.orders, name, b"x" * MESSAGE_BYTES_MAX)
         await system.submitter.reject_too_large(delivery(message))
