@@ -432,6 +432,15 @@ async def test_an_edited_input_is_read_from_the_order_too_by_its_own_step_only()
         await system.hand(offloaded(message))
         verb, call = system.agents[agent].calls[-1]
         assert (verb, call.order) == ("do", {"amount": amount})
+    await system.step(QUEUES.scheduler)
+    await system.hand(command("undo", system.order().seq, "w-2"))
+    for agent, amount in (("payment", 2), ("stock", 1)):
+        await system.step(QUEUES.scheduler)
+        message = system.bus.take(QUEUES.agent(agent))
+        assert message is not None
+        await system.hand(offloaded(message))
+        verb, call = system.agents[agent].calls[-1]
+        assert (verb, call.order) == ("undo", {"amount": amount})
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:

@@ -75,6 +75,16 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
     assert (verb, call.own_result) == ("undo", {"said": RESULT})
 
 
+async def test_a_large_order_under_the_id_of_a_rejected_one_is_offloaded_too() -> None:
+    system = kit()
+    await system.run(system.dead_letters.handle(letter(order(), QUEUES.orders)))
+    await system.submit(order(order=LARGE), "m-2")
+    await system.drain()
+    assert system.state() == "Processed"
+    assert isinstance(system.order().details.payload, PayloadRef)
+    assert system.agents["stock"].calls[0][1].order == LARGE
+
+
 async def test_small_and_large_results_reach_the_next_agent_together() -> None:
     first = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(2)]
     last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1"))

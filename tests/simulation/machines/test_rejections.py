@@ -117,7 +117,7 @@ class RefusedMessages(AsyncMachine):
 
     @initialize()
     def start(self) -> None:
-        self.system = kit(queues=QUEUES)
+        self.system = kit(queues=QUEUES, duplicate_window=timedelta(days=7))
         self.instances = [self.system, kit(beside=self.system, instance="host-2", queues=QUEUES)]
         self.queues = {name: self.system.bus.queues[name] for name in (*RESPONSES, REJECTED)}
         self.run(self.system.submit())
@@ -185,7 +185,9 @@ class RefusedMessages(AsyncMachine):
     def a_kept_message_expires(self, instance: int) -> None:
         expired = self.system.bus.take(REJECTED)
         assert expired is not None
-        self.run(self.instances[instance].dead_letters.handle(letter(expired)))
+        for _ in range(2):  # it is redelivered
+            self.run(self.instances[instance].dead_letters.handle(letter(expired)))
+            self.run(self.system.later(61))
         (again,) = [
             message
             for message in self.system.bus.messages(REJECTED)
