@@ -15,7 +15,7 @@ from sas.domain.order import AttemptError
 from sas.engine.context import Context
 from sas.engine.delivery import BUG, BUG_LENGTH_MAX, LEFT_SINCE
 from sas.engine.explained import explained
-from sas.ports import Business, UnavailableError, UndeliverableError
+from sas.ports import Business, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -50,7 +50,7 @@ class FailingCheckError(UnavailableError):
         )
         try:
             await context.incidents.report(incident, order_id)
-        except (UnavailableError, UndeliverableError) as outage:
+        except UnavailableError as outage:
             log.warning("%s: its alert is sent later: %s", self, outage)
 
 

@@ -139,7 +139,8 @@ async def test_delays_grow_up_to_their_bound_and_never_overflow() -> None:
 async def test_a_retry_after_that_an_agent_parsed_itself_may_be_anything(
     retry_after: timedelta, pause_s: float
 ) -> None:
-    assert 0 <= RetryPolicy(0.2, 1.0).delay(0, retry_after) - pause_s <= 0.2
+    for attempt in (0, 9):
+        assert 0 <= RetryPolicy(0.2, 0.2).delay(attempt, retry_after) - pause_s <= 0.2
     system = kit()
     system.agents["stock"].then(TransientError("busy", retry_after))
     await system.submit()
@@ -431,6 +432,15 @@ async def test_an_edited_input_is_read_from_the_order_too_by_its_own_step_only()
         await system.hand(offloaded(message))
         verb, call = system.agents[agent].calls[-1]
         assert (verb, call.order) == ("do", {"amount": amount})
+    await system.step(QUEUES.scheduler)
+    await system.hand(command("undo", system.order().seq, "w-2"))
+    for agent, amount in (("payment", 2), ("stock", 1)):
+        await system.step(QUEUES.scheduler)
+        message = system.bus.take(QUEUES.agent(agent))
+        assert message is not None
+        await system.hand(offloaded(message))
+        verb, call = system.agents[agent].calls[-1]
+        assert (verb, call.order) == ("undo", {"amount": amount})
 
 
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:

@@ -113,6 +113,17 @@ async def test_the_circuits_of_all_alternatives_of_all_steps_are_read(system: Ki
     assert routing.of(workflow, system.clock.now()).unavailable == {(0, 2), (1, 1)}
 
 
+async def test_the_alert_of_a_step_names_the_agent_that_was_asked(system: Kit) -> None:
+    await cut_off(system, "stock")
+    await system.submit(ORDER)
+    system.agents["payment"].then({}, RefusedError("used", "the ticket is used"))
+    await system.drain()
+    await system.later(16)
+    system.agents["stock"].then(RefusedError("none", "none left"))
+    await system.drain()
+    assert [(alert.kind, alert.agent) for alert in system.alerts()] == [("undo-failed", "payment")]
+
+
 async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(system: Kit) -> None:
     await system.submit(ORDER)
     await system.step(QUEUES.scheduler)

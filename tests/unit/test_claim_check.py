@@ -75,6 +75,16 @@ async def test_a_large_result_travels_as_a_reference_to_the_next_agent_and_to_th
     assert (verb, call.own_result) == ("undo", {"said": RESULT})
 
 
+async def test_a_large_order_under_the_id_of_a_rejected_one_is_offloaded_too() -> None:
+    system = kit()
+    await system.run(system.dead_letters.handle(letter(order(), QUEUES.orders)))
+    await system.submit(order(order=LARGE), "m-2")
+    await system.drain()
+    assert system.state() == "Processed"
+    assert isinstance(system.order().details.payload, PayloadRef)
+    assert system.agents["stock"].calls[0][1].order == LARGE
+
+
 async def test_small_and_large_results_reach_the_next_agent_together() -> None:
     first = [Step(f"s{n}", agent="stock", time_allowed=ALLOWED, after=()) for n in range(2)]
     last = Step("last", agent="payment", time_allowed=ALLOWED, after=("s0", "s1"))
@@ -109,6 +119,20 @@ async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
         assert msgspec.json.decode(completed.results["reserve"]) == text
     else:
         assert (first.result, completed.results) == (msgspec.UNSET, None)
+
+
+async def test_a_notification_without_one_of_its_results_has_none_of_them() -> None:
+    system = kit()
+    system.agents["stock"].then("x" * RESULT_INLINE_BYTES_MAX)
+    await system.submit(order(workflow="care"))
+    await system.step(QUEUES.scheduler)
+    await system.step(QUEUES.agent("stock"))
+    await system.step(QUEUES.scheduler)
+    system.store.payloads.clear()
+    await system.drain()
+    completed = system.events()[-1].data
+    assert completed.state == "Processed"
+    assert (completed.results, completed.results_omitted) == (None, True)
 
 
 async def test_a_result_past_the_bound_is_not_kept() -> None:

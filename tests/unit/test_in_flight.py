@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from sas.codec.internal import RequestMessage
-from sas.domain.calls import CallEvent, CallState
+from sas.domain.calls import CallEvent, CallState, after
 from sas.engine.delivery import Delivery
 from sas.engine.in_flight import AGENT_FAILURES, CALL_STATE, InFlightRequest, carrying
 from sas.testing.clock import VirtualClock
@@ -61,6 +62,19 @@ def test_a_request_that_is_put_back_after_an_outage_comes_again_in_the_state_of_
     )
     assert again.carried is state
     assert (CALL_STATE in properties) is (carried is not CallState.QUEUED or state is not carried)
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_every_redelivery_may_follow_a_call_and_what_comes_again_from_it_is_marked(
+    count: int,
+) -> None:
+    delivery = Delivery(body=b"", message_id="m", queue="agent-stock", count=count)
+    call = InFlightRequest(REQUEST, delivery, VirtualClock())
+    assert call.state is after(CallState.QUEUED, CallEvent.REDELIVERED)
+    again = replace(delivery, count=1, properties=call.coming_again(call.state))
+    assert not again.is_first
+    first = InFlightRequest(REQUEST, replace(delivery, count=1), VirtualClock())
+    assert replace(delivery, count=1, properties=first.coming_again(first.state)).is_first
 
 
 def test_a_moment_is_too_close_to_complete_by_from_five_seconds_before_it_on() -> None:

@@ -276,6 +276,15 @@ async def test_the_alert_of_failing_messages_is_repeated_by_a_new_failure_alone(
     assert kinds == ["agent-failing"] * alerts + ["cleared"]
 
 
+async def test_the_copy_of_a_message_that_failed_names_its_last_error() -> None:
+    door = Door(KeyError("amount"), ZeroDivisionError("by zero"))
+    message: Message | Delivery = FIRST
+    for name in ("KeyError", "ZeroDivisionError"):
+        await door.receive(message)
+        message = await door.next()
+        assert str(message.properties[BUG]).startswith(name)
+
+
 async def test_a_failure_that_cannot_be_reported_is_put_back_all_the_same() -> None:
     """A bad release may break the incidents too."""
     door = Door(KeyError("amount"))

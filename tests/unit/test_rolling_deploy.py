@@ -320,6 +320,10 @@ async def test_a_wrong_number_of_shards_puts_messages_back_with_one_alert_a_day(
     (alert,) = system.alerts()
     assert (alert.kind, alert.scope) == ("not-runnable", "number of shards")
     assert "put back" in alert.text
+    await system.later(timedelta(days=1).total_seconds())
+    await system.run(app.receiver.receive(app.submitter.handle, delivery(message)))
+    message = await comes_again(system, QUEUES.orders, DELAY_MAX_S)
+    assert [alert.kind for alert in system.alerts()] == ["not-runnable"] * 2
     system.store._begin = begin  # type: ignore[method-assign]
     await system.run(app.receiver.receive(app.submitter.handle, delivery(message)))
     await system.drain()

@@ -38,7 +38,7 @@ NAMES = [SHOP, ORDERS, *LANES, LETTERS]
 HELD_MAX, PAGE = 3, 2
 TAKES, FULL, MISSING, FORBIDDEN = "takes", "full", "missing", "forbidden"
 CHANGES = [TAKES, FULL, FULL, MISSING, FORBIDDEN]
-PAUSES = [timedelta(seconds=61), timedelta(minutes=3), *[REPORTED_AFTER] * 3, HELD_FOR]
+PAUSES = [timedelta(seconds=61), timedelta(seconds=250), *[REPORTED_AFTER] * 3, HELD_FOR]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,11 +222,13 @@ class PutBack(AsyncMachine):
         """Have a message received; return whether it is given back to the host."""
         attempts = iter(outcomes)
         times = [int(message.properties.get(TIMES, 0))]
+        ends_at = door.clock.now() + MINUTES
 
         async def handler(received: Delivery) -> str:
             outcome = next(attempts, outcomes[1])
             assert (received.message_id, received.source_queue) == (_first_id(message), source)
             assert received.is_first == (times[0] == 0)  # only then it runs on
+            assert received.ends_at == ends_at > door.clock.now()
             times[0] += 1
             if outcome != OK:
                 raise _error(outcome)

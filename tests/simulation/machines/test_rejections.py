@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from sas.domain.messages import AlertKind
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.engine.delivery import ORDER_ID
 from sas.engine.rejections import GIVEN_UP_AGAIN, REFUSED_AGAIN
 from sas.features.incidents.board import active_incidents, name_of
@@ -117,7 +117,7 @@ class RefusedMessages(AsyncMachine):
 
     @initialize()
     def start(self) -> None:
-        self.system = kit(queues=QUEUES)
+        self.system = kit(queues=QUEUES, duplicate_window=timedelta(days=7))
         self.instances = [self.system, kit(beside=self.system, instance="host-2", queues=QUEUES)]
         self.queues = {name: self.system.bus.queues[name] for name in (*RESPONSES, REJECTED)}
         self.run(self.system.submit())
@@ -185,7 +185,9 @@ class RefusedMessages(AsyncMachine):
     def a_kept_message_expires(self, instance: int) -> None:
         expired = self.system.bus.take(REJECTED)
         assert expired is not None
-        self.run(self.instances[instance].dead_letters.handle(letter(expired)))
+        for _ in range(2):  # it is redelivered
+            self.run(self.instances[instance].dead_letters.handle(letter(expired)))
+            self.run(self.system.later(61))
         (again,) = [
             message
             for message in self.system.bus.messages(REJECTED)
@@ -248,7 +250,8 @@ async def _refused_by(system: Kit, kind: str, name: str) -> None:
     elif kind == ANONYMOUS:
         await system.submitter.handle(delivery(Message(QUEUES.orders, name, b"junk")))
     elif kind == INTERNAL:
-        await system.scheduler.handle(delivery(Message(QUEUES.scheduler, name, b"{")))
+        queue = lane(QUEUES.scheduler, urgent=name[-1] in "13579")
+        await system.scheduler.handle(delivery(Message(queue, name, b"{")))
     else:
         message = Message(QUEUES.orders, name, b"x" * MESSAGE_BYTES_MAX)
         await system.submitter.reject_too_large(delivery(message))
