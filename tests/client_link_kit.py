@@ -276,17 +276,24 @@ class FakeSender:
 
     def __init__(self, bus: FakeBus) -> None:
         self._bus = bus
+        self._is_closed = False
 
     async def create_message_batch(self) -> FakeBatch:
-        await self._bus.reach()
+        await self._reach()
         return FakeBatch()
 
     async def send_messages(self, batch: FakeBatch) -> None:
-        await self._bus.reach()
+        await self._reach()
         self._bus.orders += [message.message_id for message in batch]
         self._bus.answer()
 
     async def close(self) -> None:
+        self._is_closed = True
+        await self._bus.reach()
+
+    async def _reach(self) -> None:
+        if self._is_closed:
+            raise ValueError("The handler has already been shutdown.")
         await self._bus.reach()
 
 

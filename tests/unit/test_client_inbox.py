@@ -99,12 +99,15 @@ def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
     assert desk.inbox.to_give_back(1e6) == []
 
 
-def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk: Desk) -> None:
+@pytest.mark.parametrize("end", ["completed", "undone"])
+def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(
+    desk: Desk, end: str
+) -> None:
     follower = desk.inbox.join(["A"])
-    desk.come("A", "completed", seq=7)
+    desk.come("A", end, seq=7)
     desk.read(follower)
     desk.inbox.leave(follower)
-    late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", "completed", seq=7)
+    late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", end, seq=7)
     newer, other = desk.come("A", "failed", seq=8), desk.come("B", "completed", seq=5)
     unnumbered = desk.come("A", "rejected")  # of another submission of this id
     fates = [desk.inbox.fate(arrival, 0) for arrival in (late, repeat, newer, other, unnumbered)]

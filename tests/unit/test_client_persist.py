@@ -18,7 +18,8 @@ from azure.servicebus.exceptions import (
 
 from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, links
 from sas.client.links import LinkError, persist, release
-from tests.client_link_kit import FakeBus, VirtualLoop, client_of, notification
+from sas.client.receiving import LINGER_S
+from tests.client_link_kit import FakeBus, FakeReceiver, VirtualLoop, client_of, notification
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,29 @@ def test_an_outage_longer_than_the_patience_ends_a_loop_and_a_submission_with_a_
                 await work
             assert asyncio.get_running_loop().time() - began_at < 20.0  # its patience is 10 s
         await outage
+        receipt = await client.submit(NewOrder(order_id="A", order={}))
+        assert bus.orders == [receipt.submission_id]
 
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))
+
+
+def test_a_loop_that_begins_while_the_link_is_closed_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = FakeBus()
+
+    async def close_slowly(_receiver: FakeReceiver) -> None:
+        await asyncio.sleep(3.0)
+
+    async def use(client: OrdersClient) -> None:
+        for order_id in ("A", "B"):
+            bus.put(notification(order_id, "completed"))
+            async with asyncio.timeout(60.0):
+                await client.wait(order_id)
+            await asyncio.sleep(LINGER_S + 1.0)
+
+    monkeypatch.setattr(FakeReceiver, "close", close_slowly)
     with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(use(client))
 
