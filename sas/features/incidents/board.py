@@ -188,15 +188,18 @@ class IncidentBoard:
                 active = rules.seen(active, sightings, now)
             if active is not None and not active.alerts_sent:
                 # Its beginning is written before its first alert: it is part of the alert's id.
-                value, sightings = await self._written(name, active, value), None
+                value = await self._written(name, active, value)
+                sightings = behind = None
             if active is not None and rules.is_alert_due(active, now):
                 await self._send(_alert(active, now))
                 active = rules.alert_sent(active, now)
             if active is not None or value is not None:
                 await self._written(name, active, value)
-        except (ConflictError, StoreUnavailableError):
+        except (ConflictError, StoreUnavailableError) as error:
             if sightings is not None:
                 _remember(self._seen, name, sightings)
+            if behind is not None and isinstance(error, ConflictError):
+                _remember(self._behind, name, behind)
             raise
         self._active[name] = active
         self._looked_at[name] = now
