@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, links
+from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, is_end, links
 from sas.client.links import LinkError, persist, release
 from sas.client.receiving import LINGER_S
 from tests.client_link_kit import FakeBus, FakeReceiver, VirtualLoop, client_of, notification
@@ -113,6 +113,37 @@ def test_an_outage_longer_than_the_patience_ends_a_loop_and_a_submission_with_a_
 
     with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(use(client))
+
+
+def test_a_long_list_of_orders_is_sent_in_parts_and_each_part_says_how_many_were_sent() -> None:
+    bus, sent_so_far = FakeBus(), list[int]()
+    new_orders = [NewOrder(order_id=f"A-{number}", order={}) for number in range(5)]
+    parts = {"client.BATCH_ORDERS_MAX": 2}
+    with client_of(bus, **parts) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        receipts = runner.run(client.submit_many(new_orders, sent_so_far.append))
+    assert sent_so_far == [2, 4, 5]
+    assert bus.orders == [receipt.submission_id for receipt in receipts]
+
+
+def test_the_answer_to_a_repeat_is_the_last_one_if_the_order_had_ended() -> None:
+    for state in ("Processing", "Processed", "Compensated", "Rejected", "Error"):
+        answer = notification("A", "received", duplicate=True, state=state)
+        assert is_end(answer) is (state != "Processing")
+
+
+def test_the_last_end_of_an_order_that_went_on_after_an_error_is_returned() -> None:
+    bus = FakeBus()
+    for notice, data in (("failed", {"awaits": "operator"}), ("completed", {})):
+        bus.put(notification("A", notice, **data))
+
+    async def use(client: OrdersClient) -> str:
+        async with aclosing(client.events()) as events:
+            await anext(events)
+            await asyncio.sleep(2.0)  # both are read, and none is handed out to its end
+            return (await client.wait("A")).type
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(use(client)) == "sas.order.completed.v1"
 
 
 def test_a_loop_that_begins_while_the_link_is_closed_is_served(

@@ -47,6 +47,15 @@ def test_the_next_free_session_is_the_one_that_waited_longest(world: World, queu
     assert [session.id for session in sessions if session] == ["b", "a", "c"]
 
 
+def test_each_receiver_waits_for_a_session_as_long_as_it_says(world: World, queue: Queue) -> None:
+    assert queue.sessions is not None
+    receivers = [Receiver(), Receiver()]
+    for receiver, patience_s in zip(receivers, (60, 5), strict=True):
+        queue.sessions.accept_next(receiver, world.now, patience_s)
+    world.wait(6)
+    assert [receiver.events for receiver in receivers] == [[], ["refused"]]
+
+
 def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(
     world: World, queue: Queue
 ) -> None:
