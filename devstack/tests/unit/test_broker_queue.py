@@ -43,6 +43,15 @@ def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world
     assert application_properties(again) == {"why": "busy"}
 
 
+def test_a_lower_maximum_holds_for_a_message_that_came_more_often_before(world: World) -> None:
+    queue = world.queue(max_delivery_count=5)
+    world.send(queue, b"1")
+    for maximum in (5, 5, 5, 2):
+        world.namespace.update("q", QueueProperties(max_delivery_count=maximum), world.now)
+        operations.abandon(queue, world.take(queue)[1], world.now)
+    assert dead_letter_of(queue).delivery_count == 4
+
+
 def test_a_lock_ends_and_the_message_comes_again_with_its_count(world: World) -> None:
     queue = world.queue(lock_duration_s=30.0)
     world.send(queue, b"1")
@@ -172,6 +181,8 @@ def test_forwarding_brings_a_message_to_the_other_queue_with_its_first_number(
     facts = [(m.sequence, m.enqueued_sequence, m.enqueued_at) for m, _ in later]
     assert facts == [(2, 1, START), (3, second[0] + 1, START + 1)]
     assert [m.expires_at for m, _ in later] == [START + 60, START + 61]
+    operations.dead_letter(target, later[0][1], world.now)
+    assert dead_letter_of(target).enqueued_sequence == 1
 
 
 def test_a_message_that_was_locked_when_its_queue_began_to_forward_counts_anew(
