@@ -38,6 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         def select(timeout: float | None = None) -> list[Any]:
             events = look(0)
+            assert events or timeout is not None, "everything waits, and nothing is to come"
             self.now += 0.0 if events else timeout or 0.0
             return events
 
