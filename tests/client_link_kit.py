@@ -38,6 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         def select(timeout: float | None = None) -> list[Any]:
             events = look(0)
+            assert events or timeout is not None, "everything waits, and nothing is to come"
             self.now += 0.0 if events else timeout or 0.0
             return events
 
@@ -276,17 +277,24 @@ class FakeSender:
 
     def __init__(self, bus: FakeBus) -> None:
         self._bus = bus
+        self._is_closed = False
 
     async def create_message_batch(self) -> FakeBatch:
-        await self._bus.reach()
+        await self._reach()
         return FakeBatch()
 
     async def send_messages(self, batch: FakeBatch) -> None:
-        await self._bus.reach()
+        await self._reach()
         self._bus.orders += [message.message_id for message in batch]
         self._bus.answer()
 
     async def close(self) -> None:
+        self._is_closed = True
+        await self._bus.reach()
+
+    async def _reach(self) -> None:
+        if self._is_closed:
+            raise ValueError("The handler has already been shutdown.")
         await self._bus.reach()
 
 

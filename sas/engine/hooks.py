@@ -139,7 +139,7 @@ class Incidents(Protocol):
         """Report an incident. This happens before the commit of the order that meets it.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
+            StoreUnavailableError: no alert was sent; report it again.
         """
         ...
 

@@ -182,6 +182,7 @@ async def test_queues_that_others_make_up_hide_no_incident_of_a_bound_applicatio
     system = bound_system()
     for number in range(RESPONSE_QUEUES_MAX + 1):
         await system.context.rejections.give_up_notification(f"responses-{number}", "O-1", "ends")
-    await system.context.rejections.give_up_notification(WEB, "web-1", "is not read")
+    for queue in (WEB, SHOP):
+        await system.context.rejections.give_up_notification(queue, "web-1", "is not read")
     scopes = [alert.scope for alert in system.alerts()]
-    assert scopes[-2:] == ["other response queues", f"queue {WEB}"]
+    assert scopes[-3:] == ["other response queues", f"queue {WEB}", f"queue {SHOP}"]

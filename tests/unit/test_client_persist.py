@@ -16,9 +16,10 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, links
+from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, is_end, links
 from sas.client.links import LinkError, persist, release
-from tests.client_link_kit import FakeBus, VirtualLoop, client_of, notification
+from sas.client.receiving import LINGER_S
+from tests.client_link_kit import FakeBus, FakeReceiver, VirtualLoop, client_of, notification
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,60 @@ def test_an_outage_longer_than_the_patience_ends_a_loop_and_a_submission_with_a_
                 await work
             assert asyncio.get_running_loop().time() - began_at < 20.0  # its patience is 10 s
         await outage
+        receipt = await client.submit(NewOrder(order_id="A", order={}))
+        assert bus.orders == [receipt.submission_id]
 
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))
+
+
+def test_a_long_list_of_orders_is_sent_in_parts_and_each_part_says_how_many_were_sent() -> None:
+    bus, sent_so_far = FakeBus(), list[int]()
+    new_orders = [NewOrder(order_id=f"A-{number}", order={}) for number in range(5)]
+    parts = {"client.BATCH_ORDERS_MAX": 2}
+    with client_of(bus, **parts) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        receipts = runner.run(client.submit_many(new_orders, sent_so_far.append))
+    assert sent_so_far == [2, 4, 5]
+    assert bus.orders == [receipt.submission_id for receipt in receipts]
+
+
+def test_the_answer_to_a_repeat_is_the_last_one_if_the_order_had_ended() -> None:
+    for state in ("Processing", "Processed", "Compensated", "Rejected", "Error"):
+        answer = notification("A", "received", duplicate=True, state=state)
+        assert is_end(answer) is (state != "Processing")
+
+
+def test_the_last_end_of_an_order_that_went_on_after_an_error_is_returned() -> None:
+    bus = FakeBus()
+    bus.put(notification("A", "failed", awaits="operator"))
+    bus.put(notification("A", "completed"))
+
+    async def use(client: OrdersClient) -> str:
+        async with aclosing(client.events()) as events:
+            await anext(events)
+            await asyncio.sleep(2.0)  # both are read, and none is handed out to its end
+            return (await client.wait("A")).type
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(use(client)) == "sas.order.completed.v1"
+
+
+def test_a_loop_that_begins_while_the_link_is_closed_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = FakeBus()
+
+    async def close_slowly(_receiver: FakeReceiver) -> None:
+        await asyncio.sleep(3.0)
+
+    async def use(client: OrdersClient) -> None:
+        for order_id in ("A", "B"):
+            bus.put(notification(order_id, "completed"))
+            async with asyncio.timeout(60.0):
+                await client.wait(order_id)
+            await asyncio.sleep(LINGER_S + 1.0)
+
+    monkeypatch.setattr(FakeReceiver, "close", close_slowly)
     with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(use(client))
 

@@ -236,6 +236,9 @@ async def test_the_oldest_message_of_each_queue_of_orders_is_measured_once_a_min
     system.bus.cut(QUEUES.orders)
     await system.sweep()
     assert recorded.times("sas.orders.oldest_age") == 3, "the other queue is measured"
+    await system.later(30)
+    await system.sweep()
+    assert recorded.times("sas.orders.oldest_age") == 3
 
 
 async def test_a_scheduled_message_hides_no_older_one_and_is_not_old_itself(

@@ -1,5 +1,6 @@
 """Queues in virtual time, without sockets."""
 
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -40,6 +41,15 @@ def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world
     assert again is message
     assert again.delivery_count == 1
     assert application_properties(again) == {"why": "busy"}
+
+
+def test_a_lower_maximum_holds_for_a_message_that_came_more_often_before(world: World) -> None:
+    queue = world.queue(max_delivery_count=5)
+    world.send(queue, b"1")
+    for maximum in (5, 5, 5, 2):
+        world.namespace.update("q", QueueProperties(max_delivery_count=maximum), world.now)
+        operations.abandon(queue, world.take(queue)[1], world.now)
+    assert dead_letter_of(queue).delivery_count == 4
 
 
 def test_a_lock_ends_and_the_message_comes_again_with_its_count(world: World) -> None:
@@ -158,7 +168,7 @@ def test_without_duplicate_detection_one_id_may_come_twice(world: World) -> None
 def test_forwarding_brings_a_message_to_the_other_queue_with_its_first_number(
     world: World,
 ) -> None:
-    target = world.queue("target")
+    target = world.queue("target", default_ttl_s=60.0)
     world.queue("between", forward_to="target")
     source = world.queue("source", forward_to="between")
     world.send(target, b"0")
@@ -170,6 +180,9 @@ def test_forwarding_brings_a_message_to_the_other_queue_with_its_first_number(
     assert [body_of(message) for message, _ in (first, *later)] == [b"0", b"1", b"2"]
     facts = [(m.sequence, m.enqueued_sequence, m.enqueued_at) for m, _ in later]
     assert facts == [(2, 1, START), (3, second[0] + 1, START + 1)]
+    assert [m.expires_at for m, _ in later] == [START + 60, START + 61]
+    operations.dead_letter(target, later[0][1], world.now)
+    assert dead_letter_of(target).enqueued_sequence == 1
 
 
 def test_a_message_that_was_locked_when_its_queue_began_to_forward_counts_anew(
@@ -199,7 +212,8 @@ def test_locks_are_renewed_all_or_none(world: World) -> None:
 
 def test_what_cannot_be_forwarded_is_kept_with_the_reason(world: World) -> None:
     source = world.queue("source", forward_to="nowhere")
-    world.send(source, b"1")
+    world.send(source, b"1", ttl_ms=1000)
+    world.wait(2)
     transfer = world.namespace.find("source/$Transfer/$DeadLetterQueue")
     (message,) = transfer.messages.values()
     assert "nowhere" in application_properties(message)["DeadLetterErrorDescription"]
@@ -241,6 +255,19 @@ def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -
     message = dead_letter_of(queue)
     assert application_properties(message)["DeadLetterReason"] == "Bad"
     assert message.dead_letter_source is None
+
+
+def test_a_deleted_queue_records_nothing_of_what_its_receivers_still_do(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2")
+    operations.dead_letter(queue, world.take(queue)[1], world.now)
+    assert queue.dead_letters is not None
+    locks = [(part, world.take(part)[1]) for part in (queue, queue.dead_letters)]
+    world.namespace.delete("q")
+    world.namespace.journal = journal = Mock()
+    for part, token in locks:
+        operations.release(part, token, world.now)
+    assert journal.mock_calls == []
 
 
 def test_a_batch_goes_in_whole_or_not_at_all(world: World) -> None:

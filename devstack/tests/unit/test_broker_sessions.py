@@ -2,7 +2,7 @@
 
 import pytest
 
-from devstack.servicebus.core.dispatch import SessionDispatch
+from devstack.servicebus.core.dispatch import GRACE_S, SessionDispatch
 from devstack.servicebus.core.errors import (
     NotAllowedError,
     SessionCannotBeLockedError,
@@ -45,6 +45,27 @@ def test_the_next_free_session_is_the_one_that_waited_longest(world: World, queu
         world.send(queue, b"1", session_id=session)
     sessions = [accept_next(world, queue).session for _ in range(3)]
     assert [session.id for session in sessions if session] == ["b", "a", "c"]
+
+
+def test_a_receiver_without_message_locks_keeps_its_session_a_moment_longer(
+    world: World, queue: Queue
+) -> None:
+    """Whatever else is due later in the queue."""
+    world.send(queue, b"1", session_id="a", scheduled_at=world.now + 1000)
+    receivers = {session_id: Receiver(presettled=session_id == "b") for session_id in ("a", "b")}
+    for session_id, receiver in receivers.items():
+        sessions_of(queue).accept(receiver, session_id, world.now)
+    for seconds, lost in ((queue.properties.lock_duration_s, ["a"]), (GRACE_S, ["a", "b"])):
+        world.wait(seconds)
+        assert [name for name, receiver in receivers.items() if "lost" in receiver.events] == lost
+
+
+def test_each_receiver_waits_for_a_session_as_long_as_it_says(world: World, queue: Queue) -> None:
+    receivers = [Receiver(), Receiver()]
+    for receiver, patience_s in zip(receivers, (60, 5), strict=True):
+        sessions_of(queue).accept_next(receiver, world.now, patience_s)
+    world.wait(6)
+    assert [receiver.events for receiver in receivers] == [[], ["refused"]]
 
 
 def test_a_session_that_is_given_back_goes_to_one_waiting_receiver(

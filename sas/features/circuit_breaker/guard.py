@@ -10,7 +10,7 @@
 4. **Learn.** Each instance counts its own consecutive failures in memory, and only a change of the
    circuit is written. Enough failures, or a failed probe, open it. Any answer closes it. If two
    instances write at once, the token lets one win, and the other one reads the new state.
-5. **Report.** An open circuit is an incident. If its alert is not sent, because the bus is away
+5. **Report.** An open circuit is an incident. If its alert is not sent, because the store is away
    or the instance dies, the next sweep derives the same incident from the shared state
    (``OpenCircuits``).
 
@@ -33,7 +33,6 @@ from sas.engine.shared_values import SharedValues
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import (
-    BusUnavailableError,
     Clock,
     ConflictError,
     SharedValue,
@@ -176,7 +175,7 @@ class CircuitBreaker:
     async def _report(self) -> None:
         """Report the incident of an open circuit, or its end.
 
-        If the store or the bus is down, the next sweep reports it. The call itself must not fail.
+        If the store is down, the next sweep reports it. The call itself must not fail.
         """
         try:
             if self._breaker.state is BreakerState.CLOSED:
@@ -184,7 +183,7 @@ class CircuitBreaker:
             else:
                 now = self._context.clock.now()
                 await self._context.incidents.report(_incident(self._agent, self._breaker, now))
-        except (StoreUnavailableError, BusUnavailableError) as error:
+        except StoreUnavailableError as error:
             log.warning("circuit of %s: its alert is sent later: %s", self._agent, error)
 
 

@@ -27,7 +27,6 @@ from sas.engine.shared_values import SharedValues
 from sas.features.incidents import rules
 from sas.features.incidents.rules import ActiveIncident, Sightings
 from sas.ports import (
-    BusUnavailableError,
     Clock,
     ConflictError,
     SharedValue,
@@ -128,7 +127,7 @@ class IncidentBoard:
     async def check_health(self) -> None:
         """Run the health checks and write what was seen, at most once a minute.
 
-        If the store or the bus is down, the next sweep does it.
+        If the store is down, the next sweep does it.
         """
         if self._noted_lately and not self._seen:
             return
@@ -148,7 +147,7 @@ class IncidentBoard:
         """Write what was seen, and send the alerts that are due.
 
         An incident is over if it is among ``ended``, or was not seen for some minutes. If the store
-        or the bus is down, the next sweep does it.
+        is down, the next sweep does it.
         """
         over = {name_of(kind, scope): "" for kind, scope in ended}
         async with self._turn:
@@ -159,7 +158,7 @@ class IncidentBoard:
                 for name in sorted({*values, *self._seen}):
                     with suppress(ConflictError):  # a rival writes it; what was seen is kept
                         await self._update(name, values.get(name), ended=over.get(name))
-            except (StoreUnavailableError, BusUnavailableError) as error:
+            except StoreUnavailableError as error:
                 log.warning("alerts of incidents are sent later: %s", error)
 
     @property
@@ -189,15 +188,18 @@ class IncidentBoard:
                 active = rules.seen(active, sightings, now)
             if active is not None and not active.alerts_sent:
                 # Its beginning is written before its first alert: it is part of the alert's id.
-                value, sightings = await self._written(name, active, value), None
+                value = await self._written(name, active, value)
+                sightings = behind = None
             if active is not None and rules.is_alert_due(active, now):
                 await self._send(_alert(active, now))
                 active = rules.alert_sent(active, now)
             if active is not None or value is not None:
                 await self._written(name, active, value)
-        except (ConflictError, StoreUnavailableError, BusUnavailableError):
+        except (ConflictError, StoreUnavailableError) as error:
             if sightings is not None:
                 _remember(self._seen, name, sightings)
+            if behind is not None and isinstance(error, ConflictError):
+                _remember(self._behind, name, behind)
             raise
         self._active[name] = active
         self._looked_at[name] = now

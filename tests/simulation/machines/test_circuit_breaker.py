@@ -20,7 +20,7 @@ from sas.domain.messages import AlertKind
 from sas.engine.hooks import Admission, CallEnd
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, breakers
 from sas.features.circuit_breaker.rules import RECHECK, Breaker, BreakerPolicy, BreakerState
-from sas.ports import BusUnavailableError, StoreUnavailableError
+from sas.ports import StoreUnavailableError
 from sas.testing.clock import START, VirtualClock
 from tests.simulation.machines.contested_store import ContestedStore
 from tests.simulation.machines.kit import AsyncMachine
@@ -55,7 +55,7 @@ class Reports:
 
     def _note(self, scope: str, since: datetime | None) -> None:
         if self.is_away:
-            raise BusUnavailableError("away")
+            raise StoreUnavailableError("away")
         self.entries.append((scope, since))
 
 

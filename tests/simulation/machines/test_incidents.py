@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
@@ -204,6 +204,7 @@ class Model:
         try:
             if active and not active.alerts:
                 before, is_kept = self._write(name, active, before), False
+                behind = None
             if active and alert_due(name, active, now):
                 self.alerts.note(id_of(name, active, str(active.alerts + 1)))
                 total = replace(active.sightings, orders=())
@@ -214,6 +215,8 @@ class Model:
             if is_kept and sightings:
                 memory.saw(name, sightings)
             if isinstance(error, ConflictError):
+                if behind:
+                    memory.saw_behind(name, behind)
                 return
             raise
         memory.active[name], memory.looked_at[name] = active, now
@@ -336,6 +339,18 @@ class IncidentMachine(AsyncMachine):
                 self.acts(instance, ("report", number, minutes, "O-1"), (0, None))
             self.passes(61)
         self.acts(instance, ("end", number, 1, ""), (0, None))
+
+    @precondition(lambda self: BREAKER in self.names)
+    @rule(instance=st.sampled_from(INSTANCES), seconds=st.sampled_from([1, 61]))
+    def waits_behind_what_a_rival_writes(self, instance: int, seconds: int) -> None:
+        """Steps rest behind an open circuit. Both instances write that incident at once."""
+        circuit, rest = self.names.index(BREAKER), self.names.index(RESTS)
+        for order in ("O-1", "O-2"):
+            self.acts(1 - instance, ("report", circuit, 20, order), (0, None))
+            self.acts(instance, ("report", rest, 5, order), (0, None))
+        for number in range(2):
+            self.passes(seconds)
+            self.acts(instance, ("note", 0, 1, ""), (number, ("note", 0, 1, "")))
 
     async def health(self) -> tuple[list[Incident], list[Name]]:
         incident = incident_of(BREAKER, 20, self.clock.now())
