@@ -183,3 +183,17 @@ def test_since_is_the_time_when_the_undo_was_decided() -> None:
     assert order.step("a").since == order.now
     order.later(1).claim()
     assert order.step("a").since == order.now - timedelta(seconds=1)
+
+
+def test_a_failed_undo_has_an_error_of_its_own_beside_those_of_other_steps() -> None:
+    order = story("two beside each other")
+    order.claim()
+    order.refused("a", Fault("sold-out", "none is left")).refused("b", Fault("shut", "no"))
+    assert order.order.error_text == "sold-out: none is left; shut: no"
+    order.undo()
+    order.claim()
+    order.refused("a", Fault("gone", "it has left"))
+    assert order.step("a").error == Fault("gone", "it has left")
+    assert order.order.error_text == "gone: it has left"
+    order.refused("b", Fault("lost", "no such place"))
+    assert order.order.fingerprints == ("a/gone", "b/lost")
