@@ -66,10 +66,10 @@ class Process:
     def __init__(self, function_time: timedelta = FUNCTION) -> None:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
-        queues = (ROOT.queue, OWN, lane(OWN, urgent=True), QUICK, ELSEWHERE)
-        self.bus.declare(*queues)
-        self.run_on = RunOn(bus=self.bus, clock=self.clock, inline=frozenset({QUICK}))
-        self.run_on.handlers = dict.fromkeys((OWN, lane(OWN, urgent=True), QUICK), self.handle)
+        own_queues, inline = (OWN, lane(OWN, urgent=True)), (QUICK, lane(QUICK, urgent=True))
+        self.bus.declare(ROOT.queue, *own_queues, *inline, ELSEWHERE)
+        self.run_on = RunOn(bus=self.bus, clock=self.clock, inline=frozenset(inline))
+        self.run_on.handlers = dict.fromkeys(own_queues + inline, self.handle)
         external = ExternalSender(MemoryStore(), self.bus, self.clock)
         addresses = Addresses(Queues(), "test")
         self.receiver = Receiver(
@@ -253,6 +253,22 @@ async def test_what_a_failed_handler_had_collected_is_not_handed_over() -> None:
     assert (process.waiting(OWN), process.waiting(QUICK)) == (["wake"], [])
 
 
+async def test_what_is_recorded_at_a_second_attempt_in_the_same_function_is_sent() -> None:
+    process = Process()
+    process.following["root"] = [own("wake")]
+    outages = [BusFault.UNAVAILABLE, None]
+
+    async def fail_first() -> None:
+        outage = outages.pop(0)
+        process.bus.plan = lambda _message: outage
+        if outage:
+            raise StoreUnavailableError("away")
+
+    process.behaviour["root"] = fail_first
+    assert await process.receive() == "handled"
+    assert (process.handled, process.waiting(OWN)) == (["root", "root"], ["wake"])
+
+
 async def test_an_outage_in_a_handed_over_message_puts_back_that_message_and_not_the_root() -> None:
     process = Process()
     names = process.chain(3)
@@ -403,16 +419,19 @@ async def test_a_call_never_outlasts_its_function() -> None:
     assert process.deliveries[-1].ends_at == START + timedelta(seconds=10)
 
 
-async def test_only_so_many_calls_run_on_at_once_and_the_next_requests_travel() -> None:
+@pytest.mark.parametrize("queue", [QUICK, lane(QUICK, urgent=True)])
+async def test_only_so_many_calls_run_on_at_once_and_the_next_requests_travel(queue: str) -> None:
     process = Process()
     roots = [Message(ROOT.queue, f"root-{number}", b"{}") for number in range(CALLS_MAX + 2)]
     for root in roots:
-        process.following[root.message_id] = [own(f"call-{root.message_id}", QUICK)]
+        process.following[root.message_id] = [own(f"call-{root.message_id}", queue)]
         process.takes(f"call-{root.message_id}", 1)
     receiving = [process.receiver.receive(process.handle, delivery(root)) for root in roots]
     await process.clock.run(asyncio.gather(*receiving))
     assert process.calls_most == CALLS_MAX
-    assert process.waiting(QUICK) == [f"call-root-{number}" for number in range(CALLS_MAX, 10)]
+    assert process.waiting(queue) == [f"call-root-{number}" for number in range(CALLS_MAX, 10)]
+    calls = [each for each in process.deliveries if each.queue == queue]
+    assert {call.ends_at for call in calls} == {START + CALL_TIME}
 
 
 @pytest.mark.parametrize(
