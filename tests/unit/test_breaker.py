@@ -216,10 +216,16 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_its_alert_to_t
     assert (alert.agent, alert.command) == ("stock", "sas status")
     assert "of agent stock failed too often in a row, with “down”. No calls" in alert.text
     assert alert.since == key_time(NOW)
+    await keep_breaker(rig.store, opened, "payment")
     for _ in range(5):
         rig.clock.set(rig.clock.now() + timedelta(hours=10))
         await rig.sweep()
     assert set(rig.alerts()) == {"breaker-open"}, "it is not over while the circuit is open"
+    for agent in AGENTS:
+        await keep_breaker(rig.store, rules.closed(rig.clock.now()), agent)
+    rig.clock.set(rig.clock.now() + timedelta(minutes=1))
+    await rig.sweep()
+    assert rig.alerts().count("cleared") == 2
 
 
 async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +19,14 @@ from azure.servicebus.exceptions import (
 from sas.client import FollowError, NewOrder, OrdersClient, SubmitError, is_end, links
 from sas.client.links import LinkError, persist, release
 from sas.client.receiving import LINGER_S
-from tests.client_link_kit import FakeBus, FakeReceiver, VirtualLoop, client_of, notification
+from tests.client_link_kit import (
+    LOCK_S,
+    FakeBus,
+    FakeReceiver,
+    VirtualLoop,
+    client_of,
+    notification,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +151,21 @@ def test_the_last_end_of_an_order_that_went_on_after_an_error_is_returned() -> N
 
     with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert runner.run(use(client)) == "sas.order.completed.v1"
+
+
+def test_what_an_earlier_link_received_keeps_its_lock_although_nobody_follows_its_order() -> None:
+    bus = FakeBus()
+    stored = bus.put(notification("B", "received"))
+
+    async def use(client: OrdersClient) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3 * LOCK_S):
+                asyncio.get_running_loop().call_later(1.0, bus.cut)
+                await client.wait("A")
+        assert stored.delivery_count == 0
+
+    with client_of(bus) as client, asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(use(client))
 
 
 def test_a_loop_that_begins_while_the_link_is_closed_is_served(

@@ -62,14 +62,6 @@ def test_an_incident_is_over_some_time_after_its_orders_should_have_seen_it_agai
     assert rules.is_over(begun(), T0 + minutes * MINUTE) is is_over
 
 
-def test_an_incident_that_is_seen_after_it_was_over_begins_again() -> None:
-    later = T0 + 60 * MINUTE
-    sighting = sightings("B", since=later, until=later + MINUTE)
-    incident = rules.seen(begun(), sighting, later)
-    assert (incident.since, incident.alerts_sent, incident.orders) == (later, 0, ("B",))
-    assert rules.next_alert_at(incident) == later
-
-
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
     active = rules.seen(None, sightings("A"), T0)
     assert rules.alert_text(active, T0) == (

@@ -99,9 +99,9 @@ class ActiveIncident:
 
 
 def seen(active: ActiveIncident | None, sightings: Sightings, now: datetime) -> ActiveIncident:
-    """Return an incident after it was seen. One that was over begins again."""
+    """Return an incident after it was seen. None: it begins."""
     incident = sightings.incident
-    if active is None or is_over(active, now):
+    if active is None:
         active = ActiveIncident(
             kind=incident.kind,
             scope=incident.scope,

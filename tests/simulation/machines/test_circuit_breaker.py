@@ -298,7 +298,8 @@ class CircuitBreakerMachine(AsyncMachine):
             for agent, circuit in self.model.shared.items()
             if circuit.state is not CLOSED
         }
-        assert not is_open & {scope for _, scope in over}
+        used = {f"agent {agent}" for agent in AGENTS if self.model.versions[agent]}
+        assert {scope for _, scope in over} == used - is_open
         self.run(circuits.refresh(dict.fromkeys(AGENTS)))
         for agent, circuit in self.model.shared.items():
             waits = circuit.until is not None and circuit.until > now

@@ -276,6 +276,7 @@ class Waits(AsyncMachine):
         self.run(self.system.hand(message))
         self.collect()
         assert not calls or len(older) == request.generation
+        assert is_current or not calls or now < (request.complete_by - START).total_seconds()
         if is_current and calls:
             assert now < (calls[0].complete_by - START).total_seconds() <= model.until
             assert not model.awaits, "no call goes out while a callback is awaited"
