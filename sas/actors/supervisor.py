@@ -313,8 +313,6 @@ class Supervisor:
         match row:
             case OutDue():
                 return await self._send_out(row)
-            case OtherDue(order_id=""):
-                raise ValueError(f"{row.row_key!r} is not the key of a due row: remove it")
             case OtherDue():
                 await self._context.store.load(row.order_id)  # it may be of a newer version
                 raise ValueError(f"{row.row_key!r} is a due row of an unknown kind: remove it")

@@ -103,20 +103,22 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     assert (report.removed, report.remaining) == (0, 2)
 
 
-async def test_one_that_ended_anew_since_it_was_listed_stays() -> None:
+async def test_one_that_ended_anew_stays_and_one_that_was_removed_is_no_failure() -> None:
     system = kit()
     await processed(system, "anew", 40)
+    removed = await processed(system, "removed", 40)
     finished = system.store.finished
 
     async def meanwhile(limit: int, **bounds: Any) -> object:
         listed = await finished(limit, **bounds)
         stored = system.store.orders["anew"]
         stored.order = replace(stored.order, stopped_at=system.clock.now())
+        await system.store.purge(removed)
         return listed
 
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
-    assert (report.removed, report.remaining) == (0, 1)
+    assert (report.removed, report.remaining, report.failed) == (0, 2, 0)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(

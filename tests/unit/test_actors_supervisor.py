@@ -295,6 +295,20 @@ async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_ke
     assert system.state() == "Processed"
 
 
+async def test_a_deadline_that_passes_while_its_workflow_is_missing_is_reported_once() -> None:
+    system = kit(replace(CHAIN, deadline=timedelta(seconds=5)))
+    await system.submit()
+    other = kit(Workflow("other", version=1, steps=CHAIN.steps), beside=system)
+    await system.later(DEPLOY_TIME.total_seconds() - 1)
+    report = await system.run(other.supervisor.sweep())
+    assert (report.done, report.left_to_others) == ({}, 2)
+    await system.later(DEPLOY_TIME.total_seconds())
+    assert await other.sweep() == {"postponed": 2}
+    assert sorted(alert.kind for alert in system.alerts()) == ["not-runnable", "overdue"]
+    await system.later(60)
+    assert await other.sweep() == {}
+
+
 async def test_a_due_row_of_a_step_that_is_not_there_changes_nothing() -> None:
     system = await running()
     before = system.order()
