@@ -65,7 +65,6 @@ from sas.domain.change import (
     StepDue,
     Trigger,
 )
-from sas.domain.claim import is_cancelled
 from sas.domain.expire import (
     DEPLOY_TIME,
     Excuse,
@@ -368,7 +367,7 @@ class Supervisor:
             return None, None
         step = order.steps[row.step]
         late = step.complete_by is not None and step.complete_by <= self._context.clock.now()
-        if not (step.dispatched and late and step.epoch == row.epoch) or is_cancelled(step):
+        if not (step.dispatched and late):
             return None, step.complete_by
         return await self._excuses.of(order, step), step.complete_by
 

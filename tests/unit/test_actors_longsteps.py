@@ -221,13 +221,14 @@ async def edited(*script: Any) -> Kit:
     return system
 
 
-@pytest.mark.parametrize("later", [StillRunning(ALLOWED), AwaitCallback(HOUR)])
+@pytest.mark.parametrize("later", [StillRunning(ALLOWED, "busy"), AwaitCallback(HOUR, "busy")])
 async def test_an_older_key_whose_undo_goes_on_is_waited_for_before_the_newer_is_used(
     later: StillRunning | AwaitCallback,
 ) -> None:
     system = await edited(later, None, {"ok": 1})
     keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[1:]]
     assert keys == [("undo", "O-1/reserve")]
+    assert system.order().steps[0].note == "busy"
     await system.later(31)
     await system.drain()
     keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[2:]]
