@@ -539,6 +539,7 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
     (first, *_), scopes = unreadable, {alert.scope for alert in unreadable}
     assert (first.scope, len(scopes)) == ("supervisor, ValueError", 1)
     assert "and skips it" in first.text
+    assert "|by hand" in first.text, "it names the rows"
     assert len(unreadable) <= 2  # it lasts for 25 minutes
 
 
