@@ -95,8 +95,6 @@ class Purger:
     ) -> StoreUnavailableError | None:
         """Purge one shard; return why its finished orders could not be listed to the end."""
         store, since = self._context.store, None
-        if self._is_over(purge):
-            return None
         unsent = await self._unsent(shard, now)
         # Orders that ended at ``since`` are listed again, because the time alone divides the list.
         listed: set[tuple[datetime, str]] = set()
@@ -165,7 +163,7 @@ class Purger:
                 purge.remaining += 1
 
         removed: set[str] = set()
-        if len(orders) > 1 and not self._is_over(purge):
+        if not self._is_over(purge):
             try:
                 removed = await self._context.store.purge(*orders)
             except Exception as error:  # noqa: BLE001  one broken order must not keep the others

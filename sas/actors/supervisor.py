@@ -65,7 +65,6 @@ from sas.domain.change import (
     StepDue,
     Trigger,
 )
-from sas.domain.claim import is_cancelled
 from sas.domain.expire import (
     DEPLOY_TIME,
     Excuse,
@@ -313,8 +312,6 @@ class Supervisor:
         match row:
             case OutDue():
                 return await self._send_out(row)
-            case OtherDue(order_id=""):
-                raise ValueError(f"{row.row_key!r} is not the key of a due row: remove it")
             case OtherDue():
                 await self._context.store.load(row.order_id)  # it may be of a newer version
                 raise ValueError(f"{row.row_key!r} is a due row of an unknown kind: remove it")
@@ -370,7 +367,7 @@ class Supervisor:
             return None, None
         step = order.steps[row.step]
         late = step.complete_by is not None and step.complete_by <= self._context.clock.now()
-        if not (step.dispatched and late and step.epoch == row.epoch) or is_cancelled(step):
+        if not (step.dispatched and late):
             return None, step.complete_by
         return await self._excuses.of(order, step), step.complete_by
 

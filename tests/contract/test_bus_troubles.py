@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -226,12 +227,14 @@ async def test_a_disabled_queue_is_tried_again_after_its_time_however_often_it_i
     broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
     seconds = [0.0]
     monkeypatch.setattr(servicebus, "monotonic", lambda: seconds[0])
-    for moment in (0.0, servicebus.SHUT_S - 1):
+    for moment in (0.0, servicebus.SHUT_S - 1, servicebus.SHUT_S + 1):
         seconds[0] = moment
         with pytest.raises(QueueFullError):
             await bus.send([message(queue)])
     broker.update_queue(queue, status=EntityStatus.ACTIVE)
-    seconds[0] = servicebus.SHUT_S + 1
+    with pytest.raises(QueueFullError):  # what was found when it was tried again is believed too
+        await bus.send([message(queue)])
+    seconds[0] += servicebus.SHUT_S
     await bus.send([message(queue)])
     assert broker.counts(queue).active == 1
 
@@ -285,6 +288,16 @@ async def test_many_sends_to_a_queue_that_is_disabled_all_hear_that_it_is(
         *(bus.send([message(queue, number)]) for number in range(16)), return_exceptions=True
     )
     assert {type(error) for error in errors} == {QueueFullError}
+
+
+async def test_the_peeks_of_a_queue_share_one_link(
+    bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_link = Mock(side_effect=bus._client.get_queue_receiver)
+    monkeypatch.setattr(bus._client, "get_queue_receiver", open_link)
+    for _ in range(3):
+        await bus.peek(queue, 1)
+    open_link.assert_called_once_with(queue)
 
 
 async def test_many_first_sends_open_one_link_and_one_batch_is_one_transfer(

@@ -204,18 +204,34 @@ async def test_a_store_that_does_not_answer_delays_a_caller_for_a_bounded_time(
     await store.close()
 
 
-async def test_an_index_row_deleted_by_hand_does_not_hold_up_its_order(
-    troubled: Troubled,
-) -> None:
-    order = await stored(troubled)
-    [row] = due_rows(order)
+async def test_index_rows_deleted_by_hand_do_not_hold_up_their_order(troubled: Troubled) -> None:
+    change = cases.with_deadline(cases.submitted("order-1"), NOW + 9 * SECOND)
+    order = await troubled.rival.commit(change)
+    rows = due_rows(order)
+    assert len(rows) == 2
     async with TableClient.from_connection_string(
         troubled.proxy.connection_string, troubled.table
     ) as client:
-        await client.delete_entity(shard_of("order-1", 16), keys.due(row))
-    order = await troubled.store.commit(cases.claimed(order))
+        for row in rows:
+            await client.delete_entity(shard_of("order-1", 16), keys.due(row))
+    order = await troubled.store.commit(cases.undone(order))
     assert set(await troubled.rival.due(shard_of("order-1", 16), FAR, 10)) == due_rows(order)
+    assert [summary.order_id for summary in await troubled.rival.finished(9)] == ["order-1"]
     assert await troubled.rival.load("order-1") == order
+
+
+async def test_a_shared_value_that_a_rival_writes_at_once_again_is_not_ours(
+    troubled: Troubled,
+) -> None:
+    async def meanwhile() -> None:
+        ours = await troubled.rival.read_shared("breaker|stock")
+        assert ours is not None
+        await troubled.rival.write_shared("breaker|stock", "open", ours.token)
+
+    troubled.proxy.points.append(Trouble.SLOW)
+    troubled.proxy.meanwhile = meanwhile
+    with pytest.raises(ConflictError):
+        await troubled.store.write_shared("breaker|stock", "closed", None)
 
 
 async def test_a_lease_lost_on_the_way_is_asked_for_again(troubled: Troubled) -> None:

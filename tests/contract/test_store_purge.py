@@ -73,8 +73,11 @@ async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) 
     assert [order.order_id for order in listed] == sorted(neighbours(3))[:2]
 
 
-async def test_an_order_that_was_changed_meanwhile_is_left_alone(store: StateStore) -> None:
-    order = await finished(store)
+@pytest.mark.parametrize("extra", [0, 60])  # more rows than one transaction takes
+async def test_an_order_that_was_changed_meanwhile_is_left_alone(
+    store: StateStore, extra: int
+) -> None:
+    order = await finished(store, extra=extra)
     changed = await store.commit(cases.fenced(order, "dead-letters:m-1"))  # listed as before
     assert not await store.purge(order)
     assert await loaded(store, "order-1") == changed
@@ -83,7 +86,7 @@ async def test_an_order_that_was_changed_meanwhile_is_left_alone(store: StateSto
     for past in (order, changed):
         assert not await store.purge(past)
     assert await loaded(store, "order-1") == touched
-    assert [entry.seq for entry in await store.journal("order-1")] == [1, 2, 3, 4, 5]
+    assert len(await store.journal("order-1")) == 5 + extra
 
 
 async def test_an_action_on_a_removed_order_changes_no_later_order_under_its_id(

@@ -17,7 +17,13 @@ from sas.engine.delivery import Delivery
 from sas.engine.receiver import FAILURES_MAX, REFUSED
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.features.incidents.board import active_incidents
-from sas.ports import QUEUE_MISSING, BusUnavailableError, Message, StoreUnavailableError
+from sas.ports import (
+    QUEUE_MISSING,
+    BusUnavailableError,
+    Message,
+    QueueFullError,
+    StoreUnavailableError,
+)
 from sas.testing.bus import BusFault
 from sas.testing.store import StoreFault
 from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, delivery, done, kit, letter, order
@@ -237,12 +243,16 @@ async def test_a_reply_dead_lettered_before_it_counted_is_fenced_and_the_step_ru
     assert [alert.kind for alert in system.alerts()] == ["dead-lettered"]
 
 
-async def test_a_reply_dead_lettered_after_it_counted_sends_what_followed() -> None:
+@pytest.mark.parametrize("is_request", [False, True])
+async def test_a_reply_or_its_request_dead_lettered_after_it_counted_sends_what_followed(
+    is_request: bool,
+) -> None:
     system = await claimed()
+    request = system.bus.take(QUEUES.agent("stock"))
     system.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
         await system.hand(done())
-    await dead(system, letter(done()))
+    await dead(system, letter(request if is_request and request else done()))
     assert system.ids(QUEUES.agent("payment")) == ["O-1/3/0"]
     assert system.rejected() == []
 
@@ -603,6 +613,18 @@ async def test_a_dead_letter_whose_handling_fails_is_put_back_and_handled_after_
             dead_letter = delivery(message)
     await system.run(system.receiver.receive(system.dead_letters.handle, dead_letter))
     assert (system.notices(), system.state()) == (["rejected"], "Rejected")
+
+
+async def test_what_nobody_misses_does_not_wait_until_the_rejected_queue_has_room() -> None:
+    system = kit()
+    await system.submit()
+    system.bus.queues[QUEUES.rejected].length_max = 0
+    await dead(system, letter(order(), QUEUES.orders, "m-2"))  # its order goes on
+    await dead(system, letter(b'{"DeadLetterSource":"scheduler"}', "scheduler", "m-3"))
+    with pytest.raises(QueueFullError):
+        await dead(system, letter(b"{}", QUEUES.scheduler, "m-4"))
+    assert {alert.kind for alert in system.alerts()} == {"rejected"}
+    assert system.notices() == ["received"]
 
 
 async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:

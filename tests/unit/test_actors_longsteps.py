@@ -201,37 +201,38 @@ async def test_a_look_that_comes_twice_makes_no_call_once_a_callback_is_awaited(
     assert system.states()[0] == "Processing"
 
 
-async def edited(*script: Any) -> Kit:
-    """Return a kit whose first step was refused and resubmitted with other input."""
-    workflow = Workflow(
-        "chain",
-        version=1,
-        steps=(Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED)),),
-        on_failure=OnFailure.HOLD,
-    )
-    system = kit(workflow)
-    await system.submit()
-    system.agents["stock"].then(RefusedError("sold-out", "none left"))
-    await system.drain()
-    message = command("resubmit", system.order().seq)
-    body = message.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
+async def edit(system: Kit, *script: Any) -> None:
+    """Resubmit the step with other input. Its agent plays the script."""
+    system.agents["stock"].calls.clear()
     system.agents["stock"].then(*script)
+    message = command("resubmit", system.order().seq, f"w-{system.order().seq}")
+    body = message.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
     await system.hand(Message(message.queue, message.message_id, body))
     await system.drain()
-    return system
 
 
-@pytest.mark.parametrize("later", [StillRunning(ALLOWED), AwaitCallback(HOUR)])
+@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("later", [StillRunning(ALLOWED, "busy"), AwaitCallback(HOUR, "busy")])
 async def test_an_older_key_whose_undo_goes_on_is_waited_for_before_the_newer_is_used(
-    later: StillRunning | AwaitCallback,
+    later: StillRunning | AwaitCallback, generation: int
 ) -> None:
-    system = await edited(later, None, {"ok": 1})
-    keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[1:]]
-    assert keys == [("undo", "O-1/reserve")]
+    step = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=Undo(ALLOWED))
+    system = kit(Workflow("chain", version=1, steps=(step,), on_failure=OnFailure.HOLD))
+    await system.submit()
+    refusal, calls = RefusedError("sold-out", "none left"), system.agents["stock"].calls
+    system.agents["stock"].then(refusal)
+    await system.drain()
+    if generation == 2:
+        await edit(system, None, refusal)
+    older = [("undo", "O-1/reserve"), ("undo", "O-1/reserve/1")][:generation]
+    await edit(system, *[None] * (generation - 1), later, *[None] * generation, {"ok": 1})
+    assert [(verb, call.key) for verb, call in calls] == older
+    assert system.order().steps[0].note == "busy"
+    calls.clear()
     await system.later(31)
     await system.drain()
-    keys = [(verb, call.key) for verb, call in system.agents["stock"].calls[2:]]
-    assert keys == [("undo", "O-1/reserve"), ("do", "O-1/reserve/1")]
+    expected = [*older, ("do", f"O-1/reserve/{generation}")]
+    assert [(verb, call.key) for verb, call in calls] == expected
     assert system.state() == "Processed"
 
 

@@ -283,7 +283,8 @@ async def test_the_result_of_a_skipped_step_must_have_its_type() -> None:
 
 async def test_of_several_skipped_steps_each_whose_result_is_needed_must_have_one() -> None:
     aside = Step("aside", agent="stock", after=())
-    steps = (aside, Step("reserve", agent="payment", after=()), Step("pay", agent="stock"))
+    reserve = Step("reserve", agent="payment", after=())
+    steps = (aside, reserve, Step("pay", agent="stock", after=("aside", "reserve")))
     system = kit(replace(HOLDING, steps=steps), results={"reserve": dict[str, str]})
     for agent in ("stock", "payment"):
         system.agents[agent].then(RefusedError("no", "sold out"))
@@ -553,10 +554,11 @@ async def test_a_rejected_order_is_put_to_nothing() -> None:
 
 async def test_a_command_for_an_unknown_order_is_refused_and_creates_none() -> None:
     system = kit(HOLDING)
-    await tell(system, "cancel", order_id="O-9")
+    await tell(system, "cancel", order_id="O-9", id="w" * 125)
     assert refusals(system) == [
         "cancel of order “O-9” was refused: there is no such order: check its id."
     ]
+    assert len(system.alerts()[0].id) <= 128
     assert system.store.orders == {}
 
 

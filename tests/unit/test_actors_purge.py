@@ -11,7 +11,7 @@ import pytest
 
 from sas.actors import purge
 from sas.actors.purge import PURGE_LEASE, Purge, Purger
-from sas.domain.change import Due, OutDue
+from sas.domain.change import OUT_AGAIN_AFTER, Due, OtherDue, OutDue
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.ports import HeldMessage, Message, StoreUnavailableError
@@ -89,6 +89,7 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
     system = kit()
     for name in ("moved", "moved-too"):
         await processed(system, name, 40)
+    await processed(system, "young", 1)
     finished = system.store.finished
 
     async def meanwhile(limit: int, **bounds: Any) -> object:
@@ -100,23 +101,25 @@ async def test_one_that_moved_on_since_it_was_listed_stays() -> None:
 
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
-    assert (report.removed, report.remaining) == (0, 2)
+    assert (report.removed, report.remaining, report.late) == (0, 2, timedelta(0))
 
 
-async def test_one_that_ended_anew_since_it_was_listed_stays() -> None:
+async def test_one_that_ended_anew_stays_and_one_that_was_removed_is_no_failure() -> None:
     system = kit()
     await processed(system, "anew", 40)
+    removed = await processed(system, "removed", 40)
     finished = system.store.finished
 
     async def meanwhile(limit: int, **bounds: Any) -> object:
         listed = await finished(limit, **bounds)
         stored = system.store.orders["anew"]
         stored.order = replace(stored.order, stopped_at=system.clock.now())
+        await system.store.purge(removed)
         return listed
 
     system.store.finished = meanwhile  # type: ignore[method-assign,assignment]
     report = await run(system)
-    assert (report.removed, report.remaining) == (0, 1)
+    assert (report.removed, report.remaining, report.failed) == (0, 2, 0)
 
 
 async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
@@ -160,7 +163,7 @@ async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_t
         system.store.purge = purge_together  # type: ignore[method-assign]
         await system.store.commit(cases.undone(system.order(names[1]), ONE))
         assert len(orders) == purge.REMOVED_TOGETHER
-        return set()  # as the table answers: one of the transaction's orders has another token
+        return await purge_together(orders[0])  # the others' transaction meets another token
 
     system.store.purge = meanwhile  # type: ignore[method-assign]
     report = await run(system)
@@ -211,6 +214,30 @@ async def test_an_order_whose_notification_is_held_is_purged_since_the_message_i
     assert system.held() == [message]
 
 
+async def test_an_order_whose_messages_may_not_be_sent_yet_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "LISTED_MAX", 1)
+    system = kit()
+    unsent, unknown, *others = neighbours("o", 4)
+    for name in (unsent, unknown, *others):
+        await processed(system, name, 60)  # all at the same moment
+    now = system.clock.now()
+    out = OutDue(now + OUT_AGAIN_AFTER, unsent, 9)
+    for row in (out, OtherDue(now, unknown, "due|of a newer version")):
+        system.store._due[shard_of(row.order_id, 16)][row.order_id] = row
+    finished = system.store.finished
+
+    async def slow(limit: int, **bounds: Any) -> object:
+        await system.clock.sleep(1)
+        return await finished(limit, **bounds)
+
+    system.store.finished = slow  # type: ignore[method-assign,assignment]
+    report = await run(system)
+    assert (report.looked_at, report.removed, report.remaining) == (4, 2, 2)
+    assert set(system.store.orders) == {unsent, unknown}
+
+
 async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -253,6 +280,15 @@ async def test_a_run_that_can_read_no_shard_fails() -> None:
     system.store.fail_next("finished", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
         await run(system)
+
+
+async def test_a_run_that_could_not_list_a_shard_does_not_say_that_nothing_is_late() -> None:
+    system = kit()
+    await processed(system, "old", 60)
+    system.store.fail_next("finished", StoreFault.UNAVAILABLE)
+    with recording() as recorded:
+        await run(system)
+    assert "sas.purge.lag" not in recorded.metrics()
 
 
 async def slow_store() -> Kit:

@@ -32,6 +32,7 @@ from tests.unit.actors_kit import (
     called_back,
     command,
     delivery,
+    done,
     keep_breaker,
     kit,
     order,
@@ -97,6 +98,8 @@ async def test_while_its_breaker_is_open_the_next_agent_is_asked_under_the_same_
     await system.step(QUEUES.agent("payment"))
     assert keys(system, "payment") == [("do", "O-1/pay")]
     assert system.requests("stock") == []
+    await system.step(QUEUES.scheduler)
+    assert system.journal()[-1].by == "agent payment"
 
 
 async def test_the_circuits_of_all_alternatives_of_all_steps_are_read(system: Kit) -> None:
@@ -257,9 +260,9 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     assert len(read) == 2
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had(
-    by_hand: bool,
+@pytest.mark.parametrize("answer", ["reply", "callback", "command"])
+async def test_after_an_answer_the_next_step_goes_to_an_agent_that_is_to_be_had(
+    answer: str,
 ) -> None:
     first = Step("reserve", agent="stock", time_allowed=ALLOWED, undo=UNDO)
     last = Step("pay", agent="stock", time_allowed=ALLOWED, undo=UNDO, alternatives=("payment",))
@@ -270,12 +273,19 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
         tokens.append(call.callback(timedelta(hours=1)).token)
         return AwaitCallback(timedelta(hours=1))
 
-    system.agents["stock"].then(ask)
     await system.submit()
-    await system.drain()
+    await system.step(QUEUES.scheduler)
+    if answer != "reply":
+        system.agents["stock"].then(ask)
+        await system.drain()
     await cut_off(system, "stock")
     await system.later(2)  # circuits are read once a second at most
-    by_operator = command("callback", system.order().seq)
-    await system.hand(by_operator if by_hand else called_back(tokens[0]))
+    match answer:
+        case "reply":
+            await system.hand(done())
+        case "callback":
+            await system.hand(called_back(tokens[0]))
+        case _:
+            await system.hand(command("callback", system.order().seq))
     assert system.order().steps[1].call.route == 1
     assert len(system.requests("payment")) == 1

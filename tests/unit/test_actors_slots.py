@@ -159,6 +159,8 @@ async def test_no_call_goes_out_if_its_slot_came_after_complete_by(
         await rig.all(rig.handling(0, seconds=7))
     assert rig.remote.calls == 0
     assert rig.bus.messages(REPLIES) == []
+    now = rig.clock.now()
+    assert await acquire("slot|stock|0", "another", now + WAIT_HERE, now), "it was given back"
 
 
 @pytest.mark.parametrize(("urgent", "requests_max"), [(False, 50), (True, 140)])

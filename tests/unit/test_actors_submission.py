@@ -81,7 +81,7 @@ async def test_the_notification_of_a_duplicate_names_the_state_of_the_finished_o
     assert system.state() == "Processed"
     notification = system.events()[-1]
     assert notification.data.duplicate
-    assert notification.data.state == "Processed"
+    assert (notification.data.state, notification.data.seq) == ("Processed", system.order().seq)
 
 
 async def test_the_notification_of_each_submission_has_an_id_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -295,6 +296,20 @@ async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_ke
     assert system.state() == "Processed"
 
 
+async def test_a_deadline_that_passes_while_its_workflow_is_missing_is_reported_once() -> None:
+    system = kit(replace(CHAIN, deadline=timedelta(seconds=5)))
+    await system.submit()
+    other = kit(Workflow("other", version=1, steps=CHAIN.steps), beside=system)
+    await system.later(DEPLOY_TIME.total_seconds() - 1)
+    report = await system.run(other.supervisor.sweep())
+    assert (report.done, report.left_to_others) == ({}, 2)
+    await system.later(DEPLOY_TIME.total_seconds())
+    assert await other.sweep() == {"postponed": 2}
+    assert sorted(alert.kind for alert in system.alerts()) == ["not-runnable", "overdue"]
+    await system.later(60)
+    assert await other.sweep() == {}
+
+
 async def test_a_due_row_of_a_step_that_is_not_there_changes_nothing() -> None:
     system = await running()
     before = system.order()
@@ -497,10 +512,10 @@ async def test_an_operator_is_alerted_although_the_applications_queue_is_full() 
     assert [alert.kind for alert in system.alerts()] == ["step-failed"]
 
 
-async def many(system: Kit, number: int = 40) -> None:
+async def many(system: Kit, number: int = 40, beside: Sequence[str] = ()) -> None:
     """Let the steps of many orders be past their CompleteBy, over all shards."""
-    for index in range(number):
-        await system.submit(order(f"O-{index}"), f"m-{index}")
+    for order_id in (*(f"O-{index}" for index in range(number)), *beside):
+        await system.submit(order(order_id), f"m-{order_id}")
         await system.step(QUEUES.scheduler)
     system.agents_die()
     await system.later(30)
@@ -524,6 +539,7 @@ async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_reported_once(
     (first, *_), scopes = unreadable, {alert.scope for alert in unreadable}
     assert (first.scope, len(scopes)) == ("supervisor, ValueError", 1)
     assert "and skips it" in first.text
+    assert "|by hand" in first.text, "it names the rows"
     assert len(unreadable) <= 2  # it lasts for 25 minutes
 
 
@@ -550,7 +566,8 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(broken: bool
 
 async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
     system = kit()
-    await many(system, 64)
+    crowd = [f"N-{n}" for n in range(999) if shard_of(f"N-{n}", 16) == shard_of("O-0", 16)][:40]
+    await many(system, 24, crowd)
     load = system.store.load
 
     async def slow(order_id: str) -> Any:
@@ -567,7 +584,30 @@ async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -
             break
     assert sum(resets) == 64
     assert len(resets) > 3
-    assert {system.order(f"O-{n}").steps[0].failure_count for n in range(64)} == {1}
+    ids = system.store.orders
+    assert {system.order(order_id).steps[0].failure_count for order_id in ids} == {1}
+
+
+async def test_a_bus_that_answers_now_and_then_does_not_end_a_sweep() -> None:
+    system = kit()
+    await many(system, 64)
+    failing_ids = {*{shard_of(f"O-{n}", 16): f"O-{n}" for n in range(64)}.values()}
+    system.bus.plan = lambda message: (
+        BusFault.UNAVAILABLE if message.message_id.split("/")[0] in failing_ids else None
+    )
+    report = await system.run(system.supervisor.sweep())
+    failed = len(failing_ids)
+    assert (report.failed, report.done) == (failed, {"step reset": 64 - failed})
+
+
+async def test_a_sweep_measures_by_how_much_the_oldest_row_of_all_shards_is_late() -> None:
+    system = kit()
+    for number in range(5):
+        await system.submit(order(f"O-{number}"), f"m-{number}")
+        await system.later(1)
+    oldest = system.order("O-0").steps[0].complete_by
+    await system.later(60)
+    assert (await system.run(system.supervisor.sweep())).oldest == oldest
 
 
 async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_skips_no_shard() -> None:

@@ -357,7 +357,9 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     await system.later(24)
     message = system.bus.take(STOCK)
     assert message is not None
-    await system.run(system.actors["stock"].handle(delivery(message)))
+    request = delivery(message, properties={CALL_STATE: "waiting"})
+    await system.run(system.actors["stock"].handle(request))
+    assert len(system.agents["stock"].calls) == 1
     breaker = await breaker_of(system.store)
     assert (breaker.state, breaker.rounds) == (BreakerState.OPEN, 1)
     assert rules.wait_of(breaker, "the next", system.clock.now()) is None

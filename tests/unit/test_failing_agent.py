@@ -294,6 +294,7 @@ async def test_a_service_that_is_away_while_a_step_waits_for_a_bug_counts_no_fai
     await passes(system, 1800, pace_s=5)
     step = system.order().steps[0]
     assert (step.epoch, step.failure_count, step.process_state.value) == (1, 0, "Processing")
+    assert len(system.words()) < 9, "it comes again when the circuit lets it"
     await passes(system, 1900, pace_s=5)
     assert system.state() == "Processed"
 

@@ -315,6 +315,9 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
     await give(system, "O-1", intent)
     assert "its input is not accepted: the key other is missing" in system.alerts()[-1].text
+    text = encode_content('{"lines": 1, "lines": 2}', CheapCodec())
+    await give(system, "O-1", Intent(verb=Verb.SKIP, by="ann", step="reserve", input=text))
+    assert [alert.kind for alert in system.alerts()[-2:]] == ["command-refused"] * 2
 
 
 async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:

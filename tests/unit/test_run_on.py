@@ -956,20 +956,24 @@ BUSY = TransientError("busy", retry_after=timedelta(hours=1))
 """No further call can begin before CompleteBy: the agent is silent at once."""
 
 
-async def test_a_redelivered_request_that_ends_in_silence_fences_its_reply() -> None:
+@pytest.mark.parametrize("undoes", [False, True])
+async def test_a_redelivered_request_that_ends_in_silence_fences_its_reply(undoes: bool) -> None:
     """Its first handler would run on from the reply, and nobody would repeat what it leaves."""
-    system = kit()
+    system, name = kit(), "payment" if undoes else "stock"
     await system.receive(ORDER)
-    (request,) = system.bus.messages(QUEUES.agent("stock"))
+    if undoes:
+        await system.drain()
+        await system.hand(command("undo", system.order().seq))
+        await system.step(QUEUES.scheduler)
+    (request,), states = system.bus.messages(QUEUES.agent(name)), system.states()
 
     async def meanwhile(_: AgentCall) -> dict[str, bool]:
-        await system.actors["stock"].handle(delivery(request, count=2))
+        await system.actors[name].handle(delivery(request, count=2))
         return {"late": True}
 
-    system.agents["stock"].then(meanwhile, BUSY)
+    system.agents[name].then(meanwhile, BUSY)
     await system.receive(request)
-    assert system.words()[-1] == "fenced"
-    assert system.states() == ["Processing", "Pending"]
+    assert (system.words()[-1], system.states()) == ("fenced", states)
 
 
 async def test_a_request_that_a_redelivery_sent_fences_its_reply_in_silence_too() -> None:

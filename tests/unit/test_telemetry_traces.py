@@ -170,13 +170,12 @@ async def test_an_out_row_is_sent_in_the_orders_trace(recorded: Recorded) -> Non
 async def test_a_command_and_a_dead_letter_have_spans_of_their_own(recorded: Recorded) -> None:
     system = kit(CARE)
     await system.submit(order(workflow="care"))
-    await system.hand(command("undo", system.order().seq))
-    await system.run(
-        system.dead_letters.handle(
-            replace(letter(b"{", "orders"), properties={"traceparent": SENDER})
-        )
-    )
-    assert dict(recorded.span("scheduler command").attributes or {})["sas.order_id"] == "O-1"
+    message = command("undo", system.order().seq)
+    await system.hand(message)
+    dead = replace(letter(message), properties={"traceparent": SENDER})
+    await system.run(system.dead_letters.handle(dead))
+    for name in ("scheduler command", "dead-letters"):
+        assert dict(recorded.span(name).attributes or {})["sas.order_id"] == "O-1"
     assert trace_of(recorded.span("dead-letters")) == TRACE
 
 
