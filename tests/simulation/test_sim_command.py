@@ -68,7 +68,7 @@ def test_the_first_story_that_fails_is_printed_as_a_test_to_paste(
     ("file", "undo"),
     [
         ("template/orders.py", "await payment.del"),
-        *long([("samples/claim/claim.py", "await bank.delete")]),
+        pytest.param("samples/claim/claim.py", "await bank.delete", marks=pytest.mark.long),
     ],
 )
 def test_an_undo_of_the_last_step_that_does_nothing_is_found(
