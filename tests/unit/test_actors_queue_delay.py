@@ -233,16 +233,26 @@ async def test_a_queue_of_other_steps_excuses_nothing(queue: str) -> None:
 @pytest.mark.parametrize("body", [b"x" * 160_000, b""], ids=["bodies", "properties"])
 async def test_a_request_behind_many_large_messages_is_excused_ten_times(body: bytes) -> None:
     """Reading all of them would take longer than the adapter waits: what follows is unknown."""
-    properties = {} if body else {"x": "y" * 160_000}
-    system = await expired(is_taken=True)
-    system.clock.set(system.clock.now() - ALLOWED)
-    for number in range(30):
-        await system.bus.send([Message(STOCK, f"m-{number}", body, properties=properties)])
-    await system.later(ALLOWED.total_seconds())
+    system = await behind_many(STOCK, body, {} if body else {"x": "y" * 160_000})
     for _ in range(10):
         assert await system.sweep() == WAITS
         await system.later(ALLOWED.total_seconds())
     assert await system.sweep() == RESET
+
+
+async def test_a_long_queue_of_orders_excuses_no_order_whose_step_has_begun() -> None:
+    system = await behind_many(QUEUES.orders, b"x" * 160_000, {})
+    assert await system.sweep() == RESET
+
+
+async def behind_many(queue: str, body: bytes, properties: dict[str, str]) -> Kit:
+    """Return an order whose first step is past its CompleteBy, and a queue that was long before."""
+    system = await expired(is_taken=True)
+    system.clock.set(system.clock.now() - ALLOWED)
+    for number in range(30):
+        await system.bus.send([Message(queue, f"m-{number}", body, properties=properties)])
+    await system.later(ALLOWED.total_seconds())
+    return system
 
 
 async def test_the_undo_that_runs_on_from_a_refused_request_is_excused_by_it() -> None:
