@@ -98,10 +98,11 @@ def progressed(
         if not progress.awaits:
             return None
         return end_cancelled(order, step, rules, now=now, decided_by=ByScheduler(instance))
+    asks_less = progress.complete_by < step.turn.complete_by
     until = max(step.turn.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
     note = progress.note or step.note
     turn = replace(step.turn, complete_by=until, note=note, awaits=progress.awaits)
-    if turn == step.turn:
+    if turn == step.turn or (step.turn.awaits and not progress.awaits and asks_less):
         return None
     may_call = doing and not progress.awaits
     call = replace(step.call, called_until=until) if may_call else step.call

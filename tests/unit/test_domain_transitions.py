@@ -98,7 +98,7 @@ def test_a_reply_that_comes_late_but_before_the_supervisor_looked_still_counts()
 # Progress
 
 
-def progress(order: Story, seconds: float, *, note: str = "") -> bool:
+def progress(order: Story, seconds: float, *, note: str = "", awaits: bool = False) -> bool:
     """Let the agent of the step ask for so many seconds from now."""
     word = Progress(
         order_id="order-1",
@@ -107,6 +107,7 @@ def progress(order: Story, seconds: float, *, note: str = "") -> bool:
         epoch=order.step("a").epoch,
         complete_by=order.now + timedelta(seconds=seconds),
         note=note,
+        awaits=awaits,
     )
     return order.apply(progressed(order.order, word, order.rules, now=order.now, instance="s"))
 
@@ -124,6 +125,15 @@ def test_progress_after_progress_never_takes_time_back_and_keeps_the_last_note()
     assert not progress(order, 5), "there is nothing new in it"
     assert progress(order, 10**7)
     assert order.step("a").complete_by == order.now + TIME_ALLOWED_MAX
+
+
+def test_older_progress_that_comes_late_does_not_end_the_wait_for_a_callback() -> None:
+    order = claimed()
+    assert progress(order, 600, note="the manager approves", awaits=True)
+    assert not progress(order.later(1), 30, note="it is asked")
+    assert (order.step("a").awaits_callback, order.step("a").note) == (True, "the manager approves")
+    assert progress(order, 700, note="it goes on")
+    assert not order.step("a").awaits_callback
 
 
 # Failure
