@@ -85,9 +85,7 @@ class RequestContent:
             if step.result is not None and step.name in request.results
         }
         own_result = results.pop(request.step_name, None)
-        edited = None
-        if request.step < len(stored.steps):
-            edited = stored.steps[request.step].call.edited
+        edited = next((s.call.edited for s in stored.steps if s.name == request.step_name), None)
         return edited or stored.details.payload, results, own_result
 
     async def _order(self, request: RequestMessage) -> Order:
