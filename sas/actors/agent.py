@@ -570,7 +570,7 @@ def ending_of(error: TransientError) -> Ending:
     A service that answers "try again later" is there: a probe that ends so was a call like others.
     """
     if error.answered:
-        return Ending(CallEvent.ENDED, CallEnd.ANSWERED, str(error))
+        return Ending(CallEvent.ENDED, CallEnd.ANSWERED)
     end = CallEnd.ERROR_ANSWER if error.error_answer else CallEnd.FAILED
     return Ending(CallEvent.SERVICE_AWAY, end, str(error))
 

@@ -133,11 +133,7 @@ class Operator:
             return
         if command.verb not in {Verb.SKIP, Verb.CALLBACK}:
             return
-        text = command.input
-        try:
-            text = text and decode_content(text, self._context.codec)
-        except DecodingError as error:
-            raise ValueError(str(error)) from None
+        text = command.input and decode_content(command.input, self._context.codec)
         for step in order.steps:
             is_meant = step.process_state is StepState.ERROR
             if command.verb is Verb.CALLBACK:

@@ -14,7 +14,7 @@ import pytest
 
 from sas.bounds import EDITED_UNITS_MAX
 from sas.codec import internal
-from sas.codec.internal import CommandMessage
+from sas.codec.internal import CommandMessage, FaultBody
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
@@ -310,6 +310,16 @@ async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step()
     await tell(system, "callback", step="reserve", input='{"by":"ann"}', id="w-3")
     await system.drain()
     assert system.state() == "Processed"
+
+
+async def test_a_callback_by_hand_that_refuses_needs_no_result() -> None:
+    system = kit(HOLDING, results={"reserve": dict[str, str]})
+    system.agents["stock"].then(AwaitCallback(timedelta(hours=1)))
+    await system.submit()
+    await system.drain()
+    await tell(system, "callback", step="reserve", error=FaultBody("no", "the manager declines"))
+    assert refusals(system) == []
+    assert system.states() == ["Error", "Pending"]
 
 
 async def test_a_skipped_step_that_nothing_follows_needs_no_result() -> None:

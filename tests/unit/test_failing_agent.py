@@ -273,7 +273,7 @@ async def test_a_result_that_cannot_be_stored_holds_the_step_and_undoes_nothing(
     step, error = system.order().steps[0], await last_error(system)
     assert (step.epoch, step.failure_count, error.kind) == (1, 0, "held")
     assert error.message.startswith("agent stock returned ")
-    assert error.again_by == error.at + AttemptError.PAUSE_MAX
+    assert error.again_by == error.at + timedelta(minutes=5)
     assert replace(error, kind="timeout").again_by is None
     assert error.message in system.alerts()[0].text
     assert {verb for verb, _ in system.agents["stock"].calls} == {"do"}

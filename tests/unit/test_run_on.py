@@ -367,10 +367,10 @@ async def test_a_chain_ends_after_half_the_time_that_its_function_has_left() -> 
     process = Process(function_time=timedelta(seconds=20))
     names = process.chain(9)
     for name in names:
-        process.takes(name, 5)
+        process.takes(name, 4)
     await process.receive()
-    assert process.handled == ["root", *names[:2]]
-    assert process.waiting(OWN) == [names[2]]
+    assert process.handled == ["root", *names[:3]]
+    assert process.waiting(OWN) == [names[3]]
 
 
 async def test_the_time_of_a_chain_begins_when_its_root_was_handled() -> None:
