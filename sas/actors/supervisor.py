@@ -363,7 +363,7 @@ class Supervisor:
         step got more of it meanwhile, the next sweep judges it.
         """
         order = await self._context.load(row.order_id)
-        if order is None or order.rejected or row.step >= len(order.steps):
+        if order is None or row.step >= len(order.steps):
             return None, None
         step = order.steps[row.step]
         late = step.complete_by is not None and step.complete_by <= self._context.clock.now()

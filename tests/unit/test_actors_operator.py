@@ -327,6 +327,8 @@ async def test_a_skipped_step_that_nothing_follows_needs_no_result() -> None:
     await system.submit()
     system.agents["payment"].then(RefusedError("no", "declined"))
     await system.drain()
+    await tell(system, "skip", step="pay", input='{"by":1}', id="w-2")
+    assert system.states() == ["Processed", "Error"], "but one that is given is checked"
     await tell(system, "skip", step="pay")
     await system.drain()
     assert system.state() == "Processed"

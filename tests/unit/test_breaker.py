@@ -236,6 +236,17 @@ async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig:
     assert rig.alerts() == ["breaker-open"]
 
 
+async def test_an_answer_begins_the_count_of_failures_anew(rig: Rig) -> None:
+    def answer() -> Any:
+        return {} if len(rig.remote.calls) % POLICY.failures_max == 0 else _down()
+
+    rig.remote.answer = answer
+    for number in range(3):
+        await rig.handle(0, f"O-{number}")
+    assert len(rig.remote.calls) == 3 * POLICY.failures_max
+    assert (await rig.state()).state is BreakerState.CLOSED
+
+
 async def test_a_definite_refusal_is_an_answer_and_opens_nothing(rig: Rig) -> None:
     rig.remote.answer = _refused
     for number in range(10):

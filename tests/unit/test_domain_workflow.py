@@ -279,6 +279,7 @@ def test_a_deadline_out_of_bounds_is_refused(deadline: timedelta) -> None:
 
 
 def test_a_rest_grows_by_its_factor_up_to_the_most() -> None:
+    assert workflow(Step("a", agent="one", backoff=Backoff(factor=1)))
     backoff = Backoff(timedelta(seconds=2), factor=3, most=timedelta(seconds=20))
     assert [backoff.delay(n).total_seconds() for n in (1, 2, 3, 4)] == [2, 6, 18, 20]
     assert Backoff().delay(5) == timedelta(0)

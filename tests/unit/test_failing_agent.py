@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from sas.bounds import RESULT_BYTES_MAX
 from sas.domain.order import AttemptError
@@ -396,6 +397,16 @@ def test_the_line_is_the_innermost_one_of_the_adopters_own_code() -> None:
     assert text.startswith("JSONDecodeError: “Expecting property name")
     line = decode.__code__.co_firstlineno + 1
     assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in decode)")
+
+
+def version_of(text: str) -> Version:
+    return Version(text)
+
+
+def test_an_installed_package_is_not_the_adopters_code() -> None:
+    line = version_of.__code__.co_firstlineno + 1
+    text = explained(raised(lambda: version_of("x")))
+    assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in version_of)")
 
 
 def test_without_code_of_the_adopter_the_innermost_line_is_named() -> None:
