@@ -92,7 +92,7 @@ async def test_a_form_of_another_site_or_without_its_token_does_nothing() -> Non
             for path in ("order?id=10248", "orders"):
                 status, page = await browser.post_with(own_page, path, **form, token=token)
                 assert (status, "Load the page again" in page) == (403, True)
-        assert browser.line.sent == []
+        assert browser.line.sent_messages == []
 
 
 async def test_only_get_and_post_are_answered() -> None:
@@ -108,7 +108,7 @@ async def test_a_get_sends_no_command() -> None:
         seq = system.order("10248").seq
         path = f"order?id=10248&verb=undo&token={token}&seq={seq}"
         assert await status_of(browser, path, Origin=browser.origin) == 200
-        assert browser.line.sent == []
+        assert browser.line.sent_messages == []
 
 
 async def test_every_answer_forbids_other_sources_frames_and_caches() -> None:

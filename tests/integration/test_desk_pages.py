@@ -253,7 +253,7 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
     assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in page
     assert "acknowledged by operator ann" in page
     assert '{"amount": 1}' in page
-    assert browser.line.sent == []
+    assert browser.line.sent_messages == []
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
         status, page = await browser.post("order?id=10248", verb="resubmit", **fields)
         assert status == 409
         assert sentence in page
-        assert browser.line.sent == []
+        assert browser.line.sent_messages == []
 
 
 async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refused() -> None:
@@ -376,14 +376,14 @@ async def test_a_queue_that_cannot_be_read_is_on_the_overview_until_soon_after_i
     monkeypatch.setattr("sas.desk.inboxes.PEEK_EVERY_S", 0.05)
     monkeypatch.setattr("sas.desk.inboxes.REPAIR_EVERY_S", 0.05)
     async with desk_of(kit(CARE)) as browser, asyncio.timeout(20):
-        browser.line.away = "The queue is disabled."
+        browser.line.outage = "The queue is disabled."
         while "Queues orders-rejected" not in (page := await browser.look("")):
             pass  # until the timeout above
         monkeypatch.setattr("sas.desk.inboxes.PEEK_EVERY_S", 600)
         queues = browser.desk.watch.queues
         while browser.desk.watch.queues is queues:
             await browser.look("")
-        browser.line.away = ""
+        browser.line.outage = ""
         while "Nothing needs you." not in await browser.look(""):
             pass
     assert "1 problem needs you." in page
@@ -436,7 +436,7 @@ async def test_a_rejected_message_whose_order_ended_well_is_counted_as_over_alon
     )
     message = rejected_message(rejection, at=system.clock.now(), own_id="rejected/0/1")
     async with desk_of(system) as browser:
-        browser.line.put(REJECTED, encode(message), message.id)
+        browser.line.put(REJECTED, encode(message), message_id=message.id)
         await browser.desk.inboxes.look_at_all()
         assert "1 problem needs you." in await browser.look("")
         assert "Look at its order" in await browser.look("inbox?name=rejected")
@@ -489,7 +489,7 @@ async def test_a_desk_with_the_codec_shows_content_and_sends_an_input_encoded() 
         assert "12.50" in await browser.get("order?id=10248&content=1&edit=1")
         seq = str(system.order("10248").seq)
         await browser.post("order?id=10248", verb="resubmit", seq=seq, input='{"amount": 1}')
-    (message,) = browser.line.sent
+    (message,) = browser.line.sent_messages
     encoded = json.dumps(json.loads(message.body)["input"])
     assert decode_content(encoded, CheapCodec()) == '{"amount":1}'
     assert system.agents["payment"].calls[-1][1].order == {"amount": 1}
@@ -642,7 +642,7 @@ async def test_a_command_to_paste_has_the_id_as_one_argument() -> None:
                 kind="step-failed", at="2026-03-01T12:00:00Z", text="x", id=alert_id
             )
             browser.line.lying.clear()
-            browser.line.put(QUEUES.alerts, encode(alert), alert_id)
+            browser.line.put(QUEUES.alerts, encode(alert), message_id=alert_id)
             await browser.desk.inboxes.look()
             page = await browser.get("inbox?name=alerts")
             commands = re.findall(r"<code>(sas messages remove .*?)</code>", page)
@@ -674,7 +674,7 @@ async def test_texts_of_others_show_what_is_invisible_in_them() -> None:
         seq = str(system.order("10252").seq)
         form = {"step": "reserve", "seq": seq, "input": unescape(field[1])}
         await browser.post("order?id=10252", verb="resubmit", **form)
-    assert json.loads(browser.line.sent[0].body).get("input") is None  # nobody changed it
+    assert json.loads(browser.line.sent_messages[0].body).get("input") is None  # nobody changed it
 
 
 async def test_a_page_that_fails_is_one_sentence() -> None:
