@@ -89,7 +89,7 @@ async def test_a_form_of_another_site_or_without_its_token_does_nothing() -> Non
             status, page = await browser.post_with(headers, "order?id=10248", **form)
             assert (status, "sent by another site. Nothing was done." in page) == (403, True)
         for token in ("", "guessed", "ÿ"):
-            for path in ("order?id=10248", "orders"):
+            for path in ("order?id=10248", "orders", "resend?name=rejected"):
                 status, page = await browser.post_with(own_page, path, **form, token=token)
                 assert (status, "Load the page again" in page) == (403, True)
         assert browser.line.sent_messages == []

@@ -77,26 +77,20 @@ async def test_a_message_of_any_id_is_sent_again_by_its_link_and_form() -> None:
             assert (status, browser.line.lying[REJECTED]) == (200, []), message_id
 
 
-async def test_a_form_that_names_another_target_sends_nothing() -> None:
-    system = kit(CARE)
-    async with desk_of(system) as browser:
-        message_id = await poison(system, browser)
-        link = link_to("rejected", REJECTED, message_id)
-        status, page = await browser.post(link, target="scheduler")
-        assert (status, browser.line.sent_messages) == (404, [])
-        assert f"Nothing was sent: it would go to {ORDERS} now" in page
-
-
-async def test_without_the_right_to_send_the_message_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_stays_if_its_form_has_another_target_or_there_is_no_right_to_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     system = kit(CARE)
 
     async def refused(messages: list[Message]) -> None:
         raise UndeliverableError("queue orders: you need the role.", messages[0])
 
     async with desk_of(system) as browser:
-        message_id = await poison(system, browser)
+        link = link_to("rejected", REJECTED, await poison(system, browser))
+        status, page = await browser.post(link, target="scheduler")
+        assert (status, browser.line.sent_messages) == (404, [])
+        assert f"Nothing was sent: it would go to {ORDERS} now" in page
         monkeypatch.setattr(browser.line, "send", refused)
-        link = link_to("rejected", REJECTED, message_id)
         status, page = await browser.post(link, target=ORDERS)
         assert (status, len(browser.line.lying[REJECTED])) == (404, 1)
         assert "Nothing was sent: queue orders: you need the role." in page
@@ -129,14 +123,15 @@ async def test_a_dead_letter_is_sent_again_only_if_that_is_safe() -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("name", "queue"),
-    [("alerts", QUEUES.alerts), ("rejected", QUEUES.scheduler), ("nosuch", REJECTED)],
-)
-async def test_only_messages_of_the_two_inboxes_are_sent_again(name: str, queue: str) -> None:
-    system = kit(CARE)
-    async with desk_of(system) as browser:
-        browser.line.put(queue, b"{}", message_id="m-1")
+async def test_only_messages_of_the_two_inboxes_are_sent_again() -> None:
+    async with desk_of(kit(CARE)) as browser:
+        for queue in (QUEUES.alerts, QUEUES.scheduler, REJECTED):
+            browser.line.put(queue, b"{}", message_id="m-1")
         await browser.desk.inboxes.look()
-        status, _ = await browser.post(link_to(name, queue, "m-1"), target=ORDERS)
-        assert (status, browser.line.sent_messages) == (404, [])
+        for name, queue in {
+            "alerts": QUEUES.alerts,
+            "rejected": QUEUES.scheduler,
+            "nosuch": REJECTED,
+        }.items():
+            status, _ = await browser.post(link_to(name, queue, "m-1"), target=ORDERS)
+            assert (status, browser.line.sent_messages) == (404, [])
