@@ -209,8 +209,10 @@ def test_of_many_problems_the_first_are_named(
     for order_id in ("A", "B", "C"):
         night.fail(order_id, DECLINED)
     night.runs = False
-    result = night.sas("resubmit", "--state", "error", "--yes", "--wait", "0.1")
+    many = ("resubmit", "--state", "error", "--yes", "--wait", "0.1")
+    result = night.sas(*many)
     assert (result.code, result.lines[-1]) == (1, "sent 3, carried out 0")
+    assert night.sas(*many, "--json").code == 1
     assert "and 2 more (--dry-run names all)" in result.lines
     assert result.err.endswith("sas: and 2 more: sas list shows them\n")
 

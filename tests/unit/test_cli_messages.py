@@ -78,19 +78,13 @@ def test_a_message_is_shown_with_its_body_if_that_is_asked_for(night: Night) -> 
         assert "queue scheduler/$DeadLetterQueue: to read it you need" in result.err
 
 
-def test_a_rejected_message_whose_order_ended_well_is_no_problem_and_goes_with_the_repaired(
-    night: Night,
-) -> None:
+def test_what_is_repaired_is_no_problem_and_goes_with_one_command(night: Night) -> None:
     reject(night, b"{}", "scheduler", "dead-lettered")
-
-    def problems() -> list[str]:
-        (status,) = night.sas("status", "--json").json
-        return [problem["Kind"] for problem in status["Problems"]]
-
-    assert problems() == ["rejected"]
-    night.later(1)
-    night.submit("A-1")
-    assert problems() == []
+    for problems in (["rejected"], []):
+        (record,) = night.sas("status", "--json").json
+        assert [problem["Kind"] for problem in record["Problems"]] == problems
+        night.later(1)
+        night.submit("A-1")
     result = night.sas("messages", "remove", "--repaired", "--yes")
     assert (result.lines[-1], night.lying[REJECTED]) == ("removed 1 of 1", [])
 

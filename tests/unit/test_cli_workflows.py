@@ -48,31 +48,6 @@ def test_a_check_that_finds_trouble_ends_with_1_and_names_some_orders(night: Nig
     assert "order version 1: no order in flight; not used yet" in result.lines
 
 
-def test_an_app_that_is_none_or_fails_as_it_is_loaded_is_one_sentence(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(error: Exception) -> Callable[[], None]:
-        def business() -> None:
-            raise error
-
-        return business
-
-    module = ModuleType(APP)
-    vars(module)["keyed"] = fails(KeyError("PATH_OF_US"))
-    vars(module)["valued"] = fails(ValueError("give a version"))
-    monkeypatch.setitem(sys.modules, APP, module)
-    for app, sentence in {
-        "./orders": "is no module",
-        "no_such_module:x": "No module named 'no_such_module'",
-        "json:x": "has no attribute 'x'",
-        "json:__name__": "is str: give a module or a saga",
-        "tests.business:business": "TESTS_STOCK_URL",
-        f"{APP}:keyed": "cannot be loaded: KeyError: 'PATH_OF_US'",
-        f"{APP}:valued": "cannot be loaded: give a version",
-    }.items():
-        night.sas("workflows", "check", "--app", app).refused(2, sentence)
-
-
 def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys: Capture) -> None:
     saga = Saga("trip", Claim, version=2)
 
