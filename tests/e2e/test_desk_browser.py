@@ -40,7 +40,7 @@ from sas.operate import commands
 from sas.operate.commands import ActRun, Intent
 from tests import business
 from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, ROOT, Rig, rig, until
+from tests.functions_rig import ROOT, Rig, rig, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
@@ -240,41 +240,6 @@ async def test_a_poison_message_is_explained_and_resent(
         assert system.broker.counts("orders-rejected").active == 0
         await page.get_by_role("link", name=POISON).click()
         await expect(page.locator("#head h1 .chip")).to_have_text("Processed")
-
-
-FIFTY = [f"NW-{number}" for number in range(21_001, 21_051)]
-AWAY = {  # without a circuit breaker, which would let them wait for the service
-    "SAS_BREAKER_FAILURES": "0",
-    "SAS_SUPERVISOR_SCHEDULE": EVERY_SECOND,
-    "TESTS_TIME_ALLOWED_SECONDS": "10",  # fifty other steps are done within it
-}
-
-
-async def test_fifty_orders_are_resubmitted_after_an_outage(system: Rig, chromium: Browser) -> None:
-    system.remote.set_faults(CALM)
-    system.remote.set_faults(Faults(transient=1.0), "payment")
-    for order_id in FIFTY:
-        await system.submit(order_id, workflow=CARE)
-    async with system.host(**AWAY):
-        await until(lambda: _all_failed(system), "fifty orders in Error", 420)
-    system.remote.set_faults(CALM, "payment")
-    async with system.host(), desk_of(system) as desk, page_of(chromium, desk) as page:
-        await expect(page.locator("#hero h1")).to_have_text("50 orders need you.")
-        group = page.locator("#failures .groups tbody tr")
-        await expect(group).to_contain_text("take-payment timed-out")
-        await expect(group).to_contain_text("no success within CompleteBy, 4 times")
-        await page.get_by_role("link", name="Resubmit these 50").click()
-        await page.get_by_label("Reason").fill("the payment service is back")
-        await page.get_by_role("button", name="Resubmit these 50").click()
-        await expect(page.locator("#news")).to_contain_text("Carried out: 50 of 50.")
-        for order_id in FIFTY:
-            assert await system.ends(order_id, "Processed")
-        await page.locator("#nav").get_by_role("link", name="Overview").click()
-        await expect(page.locator("#hero h1")).to_have_text("Nothing needs you.")
-
-
-async def _all_failed(system: Rig) -> bool:
-    return {order.order_id for order in await system.store.attention(1000)} >= set(FIFTY)
 
 
 async def test_a_storm_of_500_failed_orders_is_one_screen(
