@@ -35,7 +35,6 @@ from sas.desk.server import Desk, Office, serving
 from sas.domain import messages
 from sas.domain.order import Fault
 from sas.domain.queues import Queues
-from sas.domain.texts import visible
 from sas.operate import commands
 from sas.operate.commands import ActRun, Intent
 from tests import business
@@ -274,37 +273,6 @@ async def test_a_storm_of_500_failed_orders_is_one_screen(
                     heights = "r => r.map(row => row.offsetHeight)"
                     rows = page.locator(".rows tbody tr")
                     assert max(await rows.evaluate_all(heights)) < 60
-
-
-IDS = (
-    *("{order_id}", "..", "%2e%2e", "$(touch x)`id`;&amp;", "a  b"),
-    *("\u202e10248", "a\u200bb", "מספר 7"),
-)
-"""Ids that browsers fold, decode or do not show; earlier versions took them, so they are stored."""
-
-
-async def test_a_browser_reaches_orders_of_any_id(system: Rig, chromium: Browser) -> None:
-    rules = cases.rules_of(1)
-    for order_id in IDS:
-        order = await system.store.commit(cases.submitted(order_id, rules))
-        order = await system.store.commit(cases.claimed(order, rules))
-        await system.store.commit(cases.refused(order, 0, rules))
-    async with desk_of(system) as desk, page_of(chromium, desk) as page:
-        for order_id in IDS:
-            await page.goto(f"{page.url.rpartition('/')[0]}/orders?state=error")
-            await page.get_by_label("Id contains").fill(order_id)
-            await page.keyboard.press("Enter")
-            link = page.locator("a[data-row]").get_by_text(visible(order_id), exact=True)
-            await expect(link).to_have_count(1)
-            assert await link.evaluate("link => link.textContent") == visible(order_id)
-            await link.click()
-            await expect(page.locator("#head h1 bdi")).to_have_text(visible(order_id))
-            before = (await system.order(order_id)).seq
-            await page.locator("#verb-acknowledge summary").click()
-            await page.get_by_role("button", name="Acknowledge").click()
-            await expect(page.locator("#news")).to_contain_text("Acknowledge was sent")
-            assert await page.locator("#head h1 bdi").text_content() == visible(order_id)
-            assert (await system.order(order_id)).seq == before
 
 
 async def test_a_browser_gets_in_by_the_private_page_and_gives_no_other_server_its_cookie(

@@ -29,6 +29,7 @@ from sas.ports import Message, RefusedError, UndeliverableError
 from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import CommandResult, Night, store_away
 from tests.unit.domain_cases import story
+from tests.unit.screens_kit import Terminal
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
@@ -103,11 +104,6 @@ def test_an_undo_of_an_order_under_way_waits_for_its_calls_unless_it_is_to_be_no
 
 
 # -- What is asked ----------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_at_a_terminal_it_asks_and_goes_by_the_answer(

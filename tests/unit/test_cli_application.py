@@ -39,23 +39,31 @@ def test_the_search_ends_at_the_root_of_the_project(
         names()
 
 
-def test_a_folder_that_is_not_the_operators_runs_no_code(
-    sagas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
-    below = sagas.parent / "mine"
-    below.mkdir()
-    others = [0]
+@pytest.fixture
+def of_another(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """The files and folders of another user."""
+    paths: set[Path] = set()
     status_of = Path.stat
 
     def as_shown(path: Path, **options: bool) -> os.stat_result:
         status = status_of(path, **options)
-        uid = status.st_uid + others[0] * (path == sagas.parent)
-        return os.stat_result((*status[:4], uid, *status[5:]))
+        return os.stat_result((*status[:4], status.st_uid + (path in paths), *status[5:]))
 
     monkeypatch.setattr(Path, "stat", as_shown)
-    lendings = ((0o1777, 0), (0o755, 1), (0o777, 1))
-    for place, (mode, others[0]) in product((sagas.parent, below), lendings):
+    return paths
+
+
+def test_a_folder_that_is_not_the_operators_runs_no_code(
+    sagas: Path, monkeypatch: pytest.MonkeyPatch, of_another: set[Path]
+) -> None:
+    """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
+    below = sagas.parent / "mine"
+    below.mkdir()
+    lendings = ((0o1777, False), (0o755, True), (0o777, True))
+    for place, (mode, is_lent) in product((sagas.parent, below), lendings):
+        of_another.clear()
+        if is_lent:
+            of_another.add(sagas.parent)
         monkeypatch.chdir(place)
         sagas.parent.chmod(mode)
         with pytest.raises(UsageError, match="of another user, or of everybody"):
@@ -65,16 +73,9 @@ def test_a_folder_that_is_not_the_operators_runs_no_code(
 
 
 def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code(
-    sagas: Path, monkeypatch: pytest.MonkeyPatch
+    sagas: Path, of_another: set[Path]
 ) -> None:
-    status_of = Path.stat
-
-    def as_shown(path: Path, **options: bool) -> os.stat_result:
-        status = status_of(path, **options)
-        uid = status.st_uid + (path.name == "pyproject.toml")
-        return os.stat_result((*status[:4], uid, *status[5:]))
-
-    monkeypatch.setattr(Path, "stat", as_shown)
+    of_another.add(sagas.parent / "pyproject.toml")
     with pytest.raises(UsageError, match="is of another user"):
         names()
 

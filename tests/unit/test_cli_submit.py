@@ -18,10 +18,10 @@ from sas.cli.submit import one_order
 from sas.cli.system import LiveSystem
 from sas.client import FollowError, NewOrder
 from sas.codec.external import Error, Notification, decode_notification
-from sas.operate.errors import ServiceUnavailableError, UsageError
-from sas.operate.submissions import Defaults, InputError, InputItem, read_items
+from sas.operate.errors import UNAVAILABLE, UsageError
+from sas.operate.submissions import Defaults, InputError, read_items
 from tests.client_link_kit import notification
-from tests.unit.cli_kit import SAGAS, SubmitsAtOnce
+from tests.unit.cli_kit import SAGAS, Night, SubmitsAtOnce
 
 # -- What it prints ---------------------------------------------------------------------------
 
@@ -79,27 +79,14 @@ class LosesTheBus(SubmitsAtOnce):
         raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
 
 
-async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice_is_about(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice_is_about(
+    night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "OrdersClient", LosesTheBus)
-    monkeypatch.setenv(
-        "ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=x"
-    )
-    orders = iter([InputItem(1, NewOrder(order_id="A-1", order={}))])
-    run = SubmitRun(
-        items=orders,
-        reply_queue="responses-me",
-        follow=True,
-        as_json=False,
-        urgent=False,
-        quiet_s=300.0,
-    )
-    with pytest.raises(ServiceUnavailableError, match="are still processed: sas list shows them"):
-        await run.work(LiveSystem())
-    streams = capsys.readouterr()
-    assert "unfinished 1" in streams.out
-    assert streams.err == ""
+    order = ("--id", "A-1", "--content", "{}", "--workflow", "care")
+    result = night.sas("submit", *order, "--reply-queue", "responses-me", "--follow")
+    result.refused(UNAVAILABLE, "are still processed: sas list shows them")
+    assert "unfinished 1" in result.out
 
 
 # -- The workflow of a bare order ------------------------------------------------------------
