@@ -209,13 +209,13 @@ async def test_a_wrong_form_is_one_sentence_and_sends_nothing() -> None:
     system = await night()
     async with desk_of(system) as browser:
         form = {"verb": "resubmit", "seq": str(system.order("10248").seq)}
-        for wrong, sentence in (
+        for mistake, sentence in (
             ({"input": "{"}, "The input: the body is not JSON"),
             ({"seq": "now"}, "The form names no seq"),
             ({"step": "nosuch"}, "it has no step 'nosuch'"),
             ({"verb": "explode"}, "There is no verb 'explode'"),
         ):
-            status, page = await browser.post("order?id=10248", **(form | wrong))
+            status, page = await browser.post("order?id=10248", **(form | mistake))
             assert (status, sentence in page) == (409, True), page
         assert browser.line.sent_messages == []
 

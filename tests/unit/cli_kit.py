@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
-from sas.client import OrdersClient
+from sas.client import FollowError, OrdersClient
+from sas.codec.external import Notification
 from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
@@ -23,6 +24,7 @@ from sas.ports import (
     StateStore,
     StoreUnavailableError,
 )
+from tests.client_link_kit import notification
 from tests.unit.actors_kit import CARE, CHAIN, Kit, order
 from tests.unit.line_kit import OperatorLine
 
@@ -158,7 +160,10 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SubmitsAtOnce(OrdersClient):
-    """A client that sends its orders at once, to nobody. ``sent`` is set then."""
+    """A client that sends its orders at once, and is notified of one, unless the bus goes away."""
+
+    notices = ("received", "completed")
+    lost: FollowError | None = None
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -167,6 +172,16 @@ class SubmitsAtOnce(OrdersClient):
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
         self.sent.set()
+
+    async def follow(
+        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
+        await self.sent.wait()
+        for notice in self.notices:
+            yield notification("A-1", notice)
+        until()
+        if self.lost is not None:
+            raise self.lost
 
 
 def shown_in(guide: str) -> list[tuple[str, list[str]]]:

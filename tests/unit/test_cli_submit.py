@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from sas.cli.submission import SubmitRun, line_of
 from sas.cli.submit import one_order
 from sas.cli.system import LiveSystem
 from sas.client import FollowError, NewOrder
-from sas.codec.external import Error, Notification, decode_notification
+from sas.codec.external import Error, decode_notification
 from sas.operate.errors import UNAVAILABLE, UsageError
 from sas.operate.submissions import Defaults, InputError, read_items
 from tests.client_link_kit import notification
@@ -67,22 +66,13 @@ def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
     assert json.loads(text)["type"] == "sas.order.completed.v1"
 
 
-class LosesTheBus(SubmitsAtOnce):
-    """A client that sends, and whose response queue cannot be read any longer after that."""
-
-    async def follow(
-        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
-    ) -> AsyncGenerator[Notification]:
-        await self.sent.wait()
-        yield notification("A-1", "received")
-        until()
-        raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
-
-
 def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice_is_about(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "OrdersClient", LosesTheBus)
+    lost = FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
+    monkeypatch.setattr(submission, "OrdersClient", SubmitsAtOnce)
+    monkeypatch.setattr(SubmitsAtOnce, "notices", ("received",))
+    monkeypatch.setattr(SubmitsAtOnce, "lost", lost)
     order = ("--id", "A-1", "--content", "{}", "--workflow", "care")
     result = night.sas("submit", *order, "--reply-queue", "responses-me", "--follow")
     result.refused(UNAVAILABLE, "are still processed: sas list shows them")
