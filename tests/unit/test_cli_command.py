@@ -22,8 +22,8 @@ from tests.unit import screens_kit
 from tests.unit.actors_kit import CARE, kit, order
 from tests.unit.cli_kit import Night
 
-HOSTILE = "\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
-SHOWN = r"\x1b[2J\x9b1m\u202eevil\r"
+HOSTILE = "\x1b[2J\x9b1m\u202eevil\r\n [red]x[/red] [/] :bomb:"
+SHOWN = r"\x1b[2J\x9b1m\u202eevil\r\n"
 PLAIN = {"azd", "docs", "infra"}
 """Verbs for azd, for a reader and for files: their exit code says the result."""
 

@@ -115,15 +115,17 @@ def test_a_bare_order_is_of_the_only_workflow(sagas: Path, submitted: list[str])
     assert submitted == ["trip", "order"]
 
 
-def test_of_several_workflows_none_is_guessed(
+def test_of_several_workflows_or_of_none_none_is_guessed(
     sagas: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(sagas, BARE, "--app", "tests.business:workflows") == 2
     error = capsys.readouterr().err
     assert "line 1: the order names no workflow: give --workflow NAME. There are " in error
     assert "order, order-" in error
-    assert submit(sagas, BARE, "--workflow", "order", "--app", "tests.business:workflows") == 0
-    assert submitted == ["order"]
+    (sagas.parent / "pyproject.toml").write_text("")
+    assert submit(sagas, BARE) == 2
+    assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err
+    assert submitted == []
 
 
 def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
@@ -134,14 +136,6 @@ def test_the_application_is_not_loaded_for_orders_whose_workflow_is_named(
     assert submit(sagas, BARE, "--workflow", "order") == 0
     assert submitted == ["order", "order"]
     assert sagas.stem not in sys.modules
-
-
-def test_without_an_application_the_workflow_must_be_named(
-    sagas: Path, submitted: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (sagas.parent / "pyproject.toml").write_text("")
-    assert submit(sagas, BARE) == 2
-    assert "give --workflow NAME (no application is named: write app = " in capsys.readouterr().err
 
 
 def test_one_order_is_submitted_by_options(sagas: Path, submitted: list[str]) -> None:
