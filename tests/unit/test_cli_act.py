@@ -17,7 +17,6 @@ import pytest
 from sas.cli import act, screen
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Verb
 from sas.domain.order import Dispatched, Fault
 from sas.features.callbacks.codec import CallbackKeys
@@ -33,7 +32,6 @@ from tests.unit.screens_kit import Terminal
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
-DEEP = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
 
 
 def sent(night: Night) -> list[CommandMessage]:
@@ -41,38 +39,6 @@ def sent(night: Night) -> list[CommandMessage]:
 
 
 # -- What is typed ----------------------------------------------------------------------------
-
-
-WRONG = {
-    "resubmit": "say which order",
-    "resubmit A --state error": "ORDER_ID 'A' names one order, and --state",
-    "resubmit --workflow order": "say which order",
-    "resubmit --state error --seq 3": "it goes with ORDER_ID",
-    "resubmit --state error --input {}": "--input replaces one order's content",
-    "undo --state compensated": "'compensated' is not one of 'error', 'running'",
-    "undo --state running --fingerprint a/b": "give STEP/CODE as sas list shows it",
-    "skip --fingerprint pay": "give STEP/CODE as sas list shows it",
-    "undo --state running --since noon": "'noon' is not a time",
-    "resubmit A --input {": "--input: the body is not JSON",
-    f'resubmit A --input "{"x" * 4001}"': "--input has over 4,000 characters",
-    f"resubmit A --input {DEEP}": "--input: ",
-    "resubmit A --input @nowhere.json": "cannot read nowhere.json",
-    f"resubmit A --by {'x' * 101}": "--by has 101 characters",
-    "undo A --by a\x1b[2Jb": "give text that can be printed",
-    f"undo A --reason {'x' * 501}": "--reason has 501 characters: at most 500 are kept",
-    "undo A/B": "order_id contains '/'",
-    "callback A --text why": "--text says why a step is refused",
-    "callback A --refuse ": "the code of the refusal is empty",
-    "callback A --answer {} --refuse no": "give one",
-    "undo A --step x": "No such option: --step",
-    "undo A --wait -1": "greater than or equal to 0",
-}
-
-
-def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(night: Night) -> None:
-    for words, sentence in WRONG.items():
-        night.sas(*words.split(" ")).refused(2, sentence)
-    assert night.sent_messages == []
 
 
 def test_a_command_carries_who_why_and_the_seq_that_was_seen(night: Night, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typer.main import get_group
 
 from sas.cli import screen
 from sas.cli.main import OTHER_NAMES, app, main, verbs
+from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.texts import is_visible
 from sas.operate.errors import USAGE
 from sas.ports import RefusedError
@@ -24,6 +25,7 @@ from tests.unit.cli_kit import Night
 
 HOSTILE = "\x1b[2J\x9b1m\u202eevil\r\n [red]x[/red] [/] :bomb:"
 SHOWN = r"\x1b[2J\x9b1m\u202eevil\r\n"
+DEEP = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
 PLAIN = {"azd", "docs", "infra"}
 """Verbs for azd, for a reader and for files: their exit code says the result."""
 
@@ -59,6 +61,53 @@ def test_why_is_another_name_of_show(night: Night) -> None:
     night.fail("A", RefusedError("card-declined", "the card was declined"))
     assert "why" not in verbs()
     assert night.sas("why", "A") == night.sas("show", "A")
+
+
+WRONG = {
+    "resubmit": "say which order",
+    "resubmit A --state error": "ORDER_ID 'A' names one order, and --state",
+    "resubmit --workflow order": "say which order",
+    "resubmit --state error --seq 3": "it goes with ORDER_ID",
+    "resubmit --state error --input {}": "--input replaces one order's content",
+    "undo --state compensated": "'compensated' is not one of 'error', 'running'",
+    "undo --state running --fingerprint a/b": "give STEP/CODE as sas list shows it",
+    "skip --fingerprint pay": "give STEP/CODE as sas list shows it",
+    "undo --state running --since noon": "'noon' is not a time",
+    "resubmit A --input {": "--input: the body is not JSON",
+    f'resubmit A --input "{"x" * 4001}"': "--input has over 4,000 characters",
+    f"resubmit A --input {DEEP}": "--input: ",
+    "resubmit A --input @nowhere.json": "cannot read nowhere.json",
+    f"resubmit A --by {'x' * 101}": "--by has 101 characters",
+    "undo A --by a\x1b[2Jb": "give text that can be printed",
+    f"undo A --reason {'x' * 501}": "--reason has 501 characters: at most 500 are kept",
+    "undo A/B": "order_id contains '/'",
+    "callback A --text why": "--text says why a step is refused",
+    "callback A --refuse ": "the code of the refusal is empty",
+    "callback A --answer {} --refuse no": "give one",
+    "undo A --step x": "No such option: --step",
+    "undo A --wait -1": "greater than or equal to 0",
+    "list --state finished --fingerprint a/b": "goes with --state error",
+    "list --all --acknowledge": "goes with --state error",
+    "list --all --state error": "give one of the two",
+    "list --fingerprint pay": "give STEP/CODE",
+    "list --older-than 3": "--older-than goes with --to FILE",
+    "list --to x --state error": "it goes with --older-than only",
+    "list --since noon": "'noon' is not a time",
+    "show A --content": "--content needs --json",
+    "show a/b": "order_id contains '/'",
+    "messages resend": "give one ID or more, or --all",
+    "messages resend x --all": "give one ID or more, or --all",
+    "messages resend --all --force": "--force needs the IDs",
+    "messages remove": "give one ID or more, or --repaired",
+    "messages remove --repaired --in scheduler": "--repaired removes alerts and rejected messages",
+    "messages list --since yesterday": "is not a time",
+}
+
+
+def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(night: Night) -> None:
+    for words, sentence in WRONG.items():
+        night.sas(*words.split(" ")).refused(2, sentence)
+    assert night.sent_messages == []
 
 
 def test_bad_usage_is_one_sentence_that_names_the_help(night: Night) -> None:

@@ -125,18 +125,6 @@ def test_a_removal_asks_and_many_messages_are_not_sent_without_a_yes(
     assert removal.lines[-1] == "removed 11 of 11"
 
 
-def test_a_wrong_use_is_one_sentence(night: Night) -> None:
-    for words, sentence in {
-        "resend": "give one ID or more, or --all",
-        "resend x --all": "give one ID or more, or --all",
-        "resend --all --force": "--force needs the IDs",
-        "remove": "give one ID or more, or --repaired",
-        "remove --repaired --in scheduler": "--repaired removes alerts and rejected messages",
-        "list --since yesterday": "is not a time",
-    }.items():
-        night.sas("messages", *words.split()).refused(2, sentence)
-
-
 def test_without_a_right_or_a_namespace_it_is_one_sentence(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:

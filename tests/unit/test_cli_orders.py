@@ -83,21 +83,6 @@ def test_an_export_does_not_write_into_a_file_that_somebody_put_there(
     assert not others.exists()
 
 
-def test_options_that_do_not_go_together_are_refused(night: Night) -> None:
-    for words, sentence in {
-        "list --state finished --fingerprint a/b": "goes with --state error",
-        "list --all --acknowledge": "goes with --state error",
-        "list --all --state error": "give one of the two",
-        "list --fingerprint pay": "give STEP/CODE",
-        "list --older-than 3": "--older-than goes with --to FILE",
-        "list --to x --state error": "it goes with --older-than only",
-        "list --since noon": "'noon' is not a time",
-        "show A --content": "--content needs --json",
-        "show a/b": "order_id contains '/'",
-    }.items():
-        night.sas(*words.split()).refused(USAGE, sentence)
-
-
 # -- sas show ---------------------------------------------------------------------------------
 
 
