@@ -16,7 +16,6 @@ from sas.cli import system as systems
 from sas.cli.main import main
 from sas.client import FollowError, OrdersClient
 from sas.codec.external import Notification
-from sas.domain.workflow import Workflows
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
     AwaitCallback,
@@ -25,7 +24,7 @@ from sas.ports import (
     StoreUnavailableError,
 )
 from tests.client_link_kit import notification
-from tests.unit.actors_kit import CARE, CHAIN, Kit, order
+from tests.unit.actors_kit import Kit, order
 from tests.unit.line_kit import OperatorLine
 
 SAGAS = """\
@@ -106,11 +105,11 @@ class Night(OperatorLine):
         self.system.agents[agent].then(error)
         self.submit(order_id)
 
-    def awaits(self, order_id: str, workflow: str = "care") -> None:
+    def awaits(self, order_id: str) -> None:
         """Submit an order whose step reserve waits for a manager to approve it."""
         within = timedelta(days=2)
         self.system.agents["stock"].then(AwaitCallback(within, "the manager approves"))
-        self.submit(order_id, workflow)
+        self.submit(order_id)
 
     def later(self, seconds: float) -> None:
         self.play(self.system.later(seconds))
@@ -137,17 +136,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
         "ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=k"
     )
     monkeypatch.setenv("SAS_OPERATOR", "ann")
-    without_project(monkeypatch)
-
-
-def without_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command find no pyproject.toml: that of this repository names ``orders``."""
+    # The command finds no pyproject.toml: that of this repository names ``orders``.
     monkeypatch.setattr(application, "PROJECT_FILE", "none.toml")
-
-
-def workflows() -> Workflows:
-    """The application of the command: --app tests.unit.cli_kit:workflows."""
-    return Workflows((CHAIN, CARE))
 
 
 def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
