@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -12,8 +12,9 @@ import aiohttp
 from yarl import URL
 
 from sas.desk.server import Desk, Office, serving
-from sas.ports import BusUnavailableError, Message, MessageMove, PayloadCodec, Peeked
+from sas.ports import PayloadCodec
 from tests.unit.actors_kit import QUEUES, Kit
+from tests.unit.line_kit import OperatorLine
 
 IDS = (
     *("a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d", "{order_id}", "a}{b", ".", "..", "%2e%2e", "a%2Fb"),
@@ -31,72 +32,12 @@ IDS = (
 """Ids of orders that earlier versions took, so they are stored, and ids of messages."""
 
 
-class Line:
-    """The operator's bus: the actors in memory work on each command at once, if they run."""
-
-    def __init__(self, system: Kit) -> None:
-        self.system = system
-        self.runs = True
-        self.away = ""
-        self.sent: list[Message] = []
-        self.lying: dict[str, list[Peeked]] = {}
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        if self.away:
-            raise BusUnavailableError(self.away)
-        self.sent += messages
-        for message in messages if self.runs else ():
-            await self.system.hand(message)
-        await self.system.drain()
-
-    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
-        if self.away:
-            raise BusUnavailableError(self.away)
-        messages = (
-            await self.system.bus.peek(queue, limit, after)
-            if queue in self.system.bus.queues
-            else []
-        )
-        return [*messages, *self.lying.get(queue, ())][:limit]
-
-    async def check_sending(self, queue: str) -> None:
-        pass
-
-    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
-        """Move messages that ``put`` put there. Another reader may have taken them."""
-        for move in moves:
-            rest = [peeked for peeked in self.lying[path] if peeked.sequence not in move.sequences]
-            if len(rest) == len(self.lying[path]):
-                continue
-            if move.message is not None:
-                await self.send([move.message])
-            self.lying[path] = rest
-            yield True
-
-    def put(self, path: str, body: bytes, message_id: str, **properties: str) -> None:
-        """Put a message into a queue."""
-        lying = self.lying.setdefault(path, [])
-        number, at = len(lying) + 1, self.system.clock.now()
-        lying.append(
-            Peeked(
-                message_id=message_id,
-                body=body,
-                enqueued_at=at,
-                properties=properties,
-                sequence=number,
-            )
-        )
-
-    async def close(self) -> None:
-        pass
-
-
 @dataclass
 class Browser:
     """A browser that has logged in. It follows no redirect by itself."""
 
     desk: Desk
-    line: Line
+    line: OperatorLine
     http: aiohttp.ClientSession
 
     @property
@@ -145,7 +86,7 @@ async def desk_of(
     system: Kit, *, logged_in: bool = True, codec: PayloadCodec | None = None
 ) -> AsyncIterator[Browser]:
     """A desk over these actors, and a browser."""
-    line = Line(system)
+    line = OperatorLine(system=system)
     workflows, now = system.business.workflows, system.clock.now
     office = Office(
         store=system.store,

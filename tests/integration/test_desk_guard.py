@@ -89,26 +89,21 @@ async def test_a_form_of_another_site_or_without_its_token_does_nothing() -> Non
             status, page = await browser.post_with(headers, "order?id=10248", **form)
             assert (status, "sent by another site. Nothing was done." in page) == (403, True)
         for token in ("", "guessed", "ÿ"):
-            for path in ("order?id=10248", "orders"):
+            for path in ("order?id=10248", "orders", "resend?name=rejected"):
                 status, page = await browser.post_with(own_page, path, **form, token=token)
                 assert (status, "Load the page again" in page) == (403, True)
-        assert browser.line.sent == []
+        assert browser.line.sent_messages == []
 
 
-async def test_only_get_and_post_are_answered() -> None:
-    async with desk_of(await night()) as browser:
-        for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
-            assert await status_of(browser, "order?id=10248", method) == 405, method
-
-
-async def test_a_get_sends_no_command() -> None:
+async def test_only_get_and_post_are_answered_and_a_get_sends_no_command() -> None:
     system = await night()
     async with desk_of(system) as browser:
-        token = browser.desk.guard.form_token
-        seq = system.order("10248").seq
+        token, seq = browser.desk.guard.form_token, system.order("10248").seq
         path = f"order?id=10248&verb=undo&token={token}&seq={seq}"
         assert await status_of(browser, path, Origin=browser.origin) == 200
-        assert browser.line.sent == []
+        for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+            assert await status_of(browser, path, method) == 405, method
+        assert browser.line.sent_messages == []
 
 
 async def test_every_answer_forbids_other_sources_frames_and_caches() -> None:

@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from azure.servicebus import ServiceBusMessage
 
 from devstack.tests.sdk_kit import SHORT_PAUSES
 from samples.remote_services import Faults
-from sas.domain.ids import key_time
-from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE
-from sas.engine.receiver import FIRST_AT
-from tests.contract import cases
-from tests.functions_rig import EVERY_SECOND, Rig, body_of, rig, until
+from tests.functions_rig import Rig, rig
 from tests.integration.sas_command import Gate, sas
-from tests.unit.actors_kit import order
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), SHORT_PAUSES]
 LONG_WAIT = ("--yes", "--wait", "120", "--json")
@@ -64,63 +57,6 @@ async def test_of_a_running_system_the_table_its_clock_and_its_queues_answer(alo
     queues = (await answer(alone, "status", "--json"))["Queues"]
     readable = {queue["Queue"] for queue in queues if not queue["Problem"]}
     assert {"orders", "scheduler", "dead-letters"} <= readable
-
-
-async def test_a_command_that_is_not_carried_out_is_reported_as_open(alone: Rig) -> None:
-    order = await alone.store.commit(cases.submitted("W-1"))
-    claimed_order = await alone.store.commit(cases.claimed(order))
-    undo = ("undo", "W-1", "--now", "--yes", "--wait", "0.5", "--json")
-    result = await answer(alone, *undo, code=1)
-    assert (result["CarriedOut"], result["Refusal"]) == (None, "waiting")
-    (command,) = [json.loads(body_of(message)) for message in await alone.receive("scheduler")]
-    assert command == {
-        "format": 1,
-        "kind": "command",
-        "id": result["Command"],
-        "order_id": "W-1",
-        "verb": "undo",
-        "by": "ann",
-        "seq": claimed_order.seq,
-    }
-    silent = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
-    silent += "UseDevelopmentEmulator=true;"
-    failed = await sas(alone, "undo", "W-1", "--yes", ServiceBus=silent)
-    assert failed.code == 3
-    assert "0 of 1 commands were sent before." in failed.err
-    check = ("workflows", "check", "--app", "tests.business:workflows", "--json")
-    versions = await answers(alone, *check, code=1)  # W-1 is of version 2, which is not there
-    breaks = {(each["Workflow"], each["Version"]): each["Breaks"] for each in versions}
-    assert (breaks["order", 2], breaks["order", 1]) == ("missing", None)
-
-
-async def test_an_order_that_waits_for_a_deploy_is_found_in_its_queue(alone: Rig) -> None:
-    since = datetime.now(UTC)
-    body = order("D-1", workflow="not-deployed", workflow_version=7)
-    properties: dict[str | bytes, Any] = {LEFT_SINCE: key_time(since), FIRST_AT: key_time(since)}
-    message = ServiceBusMessage(body, application_properties=properties)
-    async with alone.client.get_queue_sender("orders") as sender:
-        numbers = await sender.schedule_messages(message, since + timedelta(minutes=9))
-        waits = (await answer(alone, "show", "D-1", "--json"))["Waits"]
-        assert (waits["Kind"], waits["Message"]["Queue"]) == ("deploy", "orders")
-        assert datetime.fromisoformat(waits["Message"]["Since"]) == since
-        assert datetime.fromisoformat(waits["At"]) == since + DEPLOY_WAIT
-        await sender.cancel_scheduled_messages(numbers)
-
-
-async def test_the_purge_function_removes_what_is_old_and_nothing_else(alone: Rig) -> None:
-    now = datetime.now(UTC)
-    await alone.store.commit(cases.rejected("P-old", at=now - timedelta(days=2)))
-    await alone.store.commit(cases.rejected("P-new", at=now))
-    timer = {"SAS_PURGE_SCHEDULE": EVERY_SECOND, "SAS_RETENTION_DAYS": "1"}
-
-    async def gone() -> bool:
-        return await alone.store.load("P-old") is None
-
-    async with alone.host("purge", **timer):
-        await until(gone, "the old order is purged")
-    assert await alone.state("W-1") == "Processing"
-    assert [each["OrderID"] for each in await answers(alone, "list", "--to", "-")] == ["P-new"]
-    assert await alone.store.purge(await alone.order("P-new"))
 
 
 async def refused_at(system: Rig, remote: str, *order_ids: str) -> None:
@@ -184,6 +120,11 @@ async def test_orders_in_error_are_listed_shown_and_repaired_to_their_end(
     assert in_force == [False]
     finished = await answer(system, "list", "--state", "finished", "--limit", "1", "--json")
     assert finished["OrderID"] == "C-1"  # the newest
+    exported = await answers(system, "list", "--to", "-")
+    assert {each["OrderID"] for each in exported} == {"R-1", "M-1", "M-2", "C-1"}
+    check = ("workflows", "check", "--app", "tests.business:workflows", "--json")
+    versions = await answers(system, *check)
+    assert {each["Breaks"] for each in versions} == {None}
 
 
 async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(system: Rig) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +22,12 @@ from sas.cli import application
 from sas.cli.main import main
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE
 from sas.features.version_check import Versions
-from sas.ports import Message, Peeked, RefusedError
+from sas.ports import RefusedError
 from tests.sample import BUSINESS, WORKFLOWS
 from tests.unit import actors_kit
-from tests.unit.actors_kit import SHOP, Kit, kit, order
+from tests.unit.actors_kit import SHOP, kit, order
 from tests.unit.cli_kit import connect
+from tests.unit.line_kit import OperatorLine
 
 CARE = "order-with-care"
 DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
@@ -47,12 +48,8 @@ RESULTS = {
 }
 
 
-class Story:
+class Story(OperatorLine):
     """The system, and an operator who types commands."""
-
-    def __init__(self, system: Kit) -> None:
-        self.system = system
-        self.scheduler_runs = True
 
     async def fail(self, order_id: str, agent: str, error: RefusedError) -> None:
         """Submit an order that fails at one of its agents."""
@@ -64,21 +61,6 @@ class Story:
     async def submit(self, order_id: str) -> None:
         body = order(order_id, workflow=CARE, reply_queue=SHOP, order=CONTENT)
         await self.system.submit(body, f"m-{order_id}")
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Take commands as the bus does, and let the actors work on them."""
-        if not self.scheduler_runs:
-            return
-        for message in messages:
-            await self.system.hand(message)
-        await self.system.drain()
-
-    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
-        """Read the queues of the system."""
-        return await self.system.bus.peek(queue, limit, after)
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     def type(self, line: str) -> None:
         """Run a command as it is typed after ``$ sas``."""
@@ -103,11 +85,11 @@ async def _bob_was_here(story: Story) -> None:
 
 
 async def _scheduler_stops(story: Story) -> None:
-    story.scheduler_runs = False
+    story.runs = False
 
 
 async def _payment_was_down(story: Story) -> None:
-    story.scheduler_runs = True
+    story.runs = True
     for order_id in ("10252", "10253"):
         await story.fail(order_id, "payment", DECLINED)
 
@@ -134,7 +116,7 @@ def night_before(patching: pytest.MonkeyPatch, folder: Path) -> Story:
     """Return the system before the night, with the commands connected to it, in a folder."""
     patching.setattr(actors_kit, "AGENTS", tuple(sorted(WORKFLOWS.agents())))
     checks: dict[str, Any] = {CARE: BUSINESS.checks[CARE, 1]}
-    night = Story(kit(*WORKFLOWS, **checks))
+    night = Story(system=kit(*WORKFLOWS, **checks))
     night.system.bus.declare(*(name + DEAD_LETTER_SUBQUEUE for name in night.system.bus.queues))
     for name, result in RESULTS.items():
         night.system.agents[name].result = result

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,24 +14,18 @@ import pytest
 from sas.cli import application, screen
 from sas.cli import system as systems
 from sas.cli.main import main
-from sas.client import OrdersClient
-from sas.domain.workflow import Workflows
+from sas.client import FollowError, OrdersClient
+from sas.codec.external import Notification
 from sas.operate.errors import ServiceUnavailableError
 from sas.ports import (
     AwaitCallback,
-    BusUnavailableError,
-    Message,
     MessageBus,
-    MessageMove,
-    Peeked,
     StateStore,
     StoreUnavailableError,
-    UndeliverableError,
 )
-from tests.unit.actors_kit import CARE, CHAIN, Kit, order
-
-NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiver on it."
-
+from tests.client_link_kit import notification
+from tests.unit.actors_kit import Kit, order
+from tests.unit.line_kit import OperatorLine
 
 SAGAS = """\
 from sas import Call, Saga
@@ -72,19 +66,10 @@ class CommandResult:
 
 
 @dataclass(kw_only=True)
-class Night:
+class Night(OperatorLine):
     """All actors in memory, and an operator who types commands."""
 
-    system: Kit
     capsys: pytest.CaptureFixture[str]
-    runs: bool = True
-    outage: str = ""
-    forbidden: set[str] = field(default_factory=set)
-    unusable: dict[str, str] = field(default_factory=dict)
-    """Why a queue cannot be used, by its name."""
-    sent_messages: list[Message] = field(default_factory=list)
-    lying: dict[str, list[Peeked]] = field(default_factory=dict)
-    before_send: Callable[[], Awaitable[None]] | None = None
 
     def sas(self, *arguments: str) -> CommandResult:
         """Run a command as it is typed."""
@@ -120,70 +105,14 @@ class Night:
         self.system.agents[agent].then(error)
         self.submit(order_id)
 
-    def awaits(self, order_id: str, workflow: str = "care") -> None:
+    def awaits(self, order_id: str) -> None:
         """Submit an order whose step reserve waits for a manager to approve it."""
         within = timedelta(days=2)
         self.system.agents["stock"].then(AwaitCallback(within, "the manager approves"))
-        self.submit(order_id, workflow)
+        self.submit(order_id)
 
     def later(self, seconds: float) -> None:
         self.play(self.system.later(seconds))
-
-    def put(self, path: str, body: bytes, **members: Any) -> None:
-        """Put a message into a queue, as the bus shows it."""
-        messages = self.lying.setdefault(path, [])
-        number = len(messages) + 1
-        fields: dict[str, Any] = {
-            "message_id": f"m-{number}",
-            "enqueued_at": self.system.clock.now(),
-        } | members
-        messages.append(Peeked(body=body, sequence=number, **fields))
-
-    # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        if self.outage:
-            raise BusUnavailableError(self.outage)
-        if self.before_send is not None:
-            happens, self.before_send = self.before_send, None
-            await happens()
-        self.sent_messages += messages
-        for message in messages if self.runs else ():
-            await self.system.hand(message)
-        await self.system.drain()
-
-    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
-        if self.outage:
-            raise BusUnavailableError(self.outage)
-        if queue in self.unusable:
-            raise BusUnavailableError(f"queue {queue}: {self.unusable[queue]}")
-        if queue in self.forbidden or "*" in self.forbidden:
-            raise BusUnavailableError(NO_RIGHT.format(queue))
-        messages = (
-            await self.system.bus.peek(queue, limit, after)
-            if queue in self.system.bus.queues
-            else []
-        )
-        return [*messages, *self.lying.get(queue, ())][:limit]
-
-    async def move(self, path: str, moves: Sequence[MessageMove]) -> AsyncGenerator[bool]:
-        for move in moves:
-            if move.message is not None:
-                self.sent_messages.append(move.message)
-            rest = [
-                message for message in self.lying[path] if message.sequence not in move.sequences
-            ]
-            self.lying[path] = rest
-            yield True
-
-    async def check_sending(self, queue: str) -> None:
-        if self.outage:
-            raise BusUnavailableError(self.outage)
-        if f"send {queue}" in self.forbidden:
-            raise UndeliverableError(f"queue {queue}: no right to send.", Message(queue, "", b""))
-
-    async def close(self) -> None:
-        pass
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> None:
@@ -207,17 +136,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, system: Kit, bus: MessageBus) -> No
         "ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=k"
     )
     monkeypatch.setenv("SAS_OPERATOR", "ann")
-    without_project(monkeypatch)
-
-
-def without_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command find no pyproject.toml: that of this repository names ``orders``."""
+    # The command finds no pyproject.toml: that of this repository names ``orders``.
     monkeypatch.setattr(application, "PROJECT_FILE", "none.toml")
-
-
-def workflows() -> Workflows:
-    """The application of the command: --app tests.unit.cli_kit:workflows."""
-    return Workflows((CHAIN, CARE))
 
 
 def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +150,10 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SubmitsAtOnce(OrdersClient):
-    """A client that sends its orders at once, to nobody. ``sent`` is set then."""
+    """A client that sends its orders at once, and is notified of one, unless the bus goes away."""
+
+    notices = ("received", "completed")
+    lost: FollowError | None = None
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -239,6 +162,16 @@ class SubmitsAtOnce(OrdersClient):
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
         self.sent.set()
+
+    async def follow(
+        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
+        await self.sent.wait()
+        for notice in self.notices:
+            yield notification("A-1", notice)
+        until()
+        if self.lost is not None:
+            raise self.lost
 
 
 def shown_in(guide: str) -> list[tuple[str, list[str]]]:

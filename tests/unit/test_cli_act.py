@@ -17,7 +17,6 @@ import pytest
 from sas.cli import act, screen
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Verb
 from sas.domain.order import Dispatched, Fault
 from sas.features.callbacks.codec import CallbackKeys
@@ -29,10 +28,10 @@ from sas.ports import Message, RefusedError, UndeliverableError
 from tests.unit.actors_kit import KEYS, break_row
 from tests.unit.cli_kit import CommandResult, Night, store_away
 from tests.unit.domain_cases import story
+from tests.unit.screens_kit import Terminal
 
 DECLINED = RefusedError("card-declined", "the card was declined")
 LIMIT = RefusedError("over-limit", "the card is over its limit")
-DEEP = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
 
 
 def sent(night: Night) -> list[CommandMessage]:
@@ -40,38 +39,6 @@ def sent(night: Night) -> list[CommandMessage]:
 
 
 # -- What is typed ----------------------------------------------------------------------------
-
-
-WRONG = {
-    "resubmit": "say which order",
-    "resubmit A --state error": "ORDER_ID 'A' names one order, and --state",
-    "resubmit --workflow order": "say which order",
-    "resubmit --state error --seq 3": "it goes with ORDER_ID",
-    "resubmit --state error --input {}": "--input replaces one order's content",
-    "undo --state compensated": "'compensated' is not one of 'error', 'running'",
-    "undo --state running --fingerprint a/b": "give STEP/CODE as sas list shows it",
-    "skip --fingerprint pay": "give STEP/CODE as sas list shows it",
-    "undo --state running --since noon": "'noon' is not a time",
-    "resubmit A --input {": "--input: the body is not JSON",
-    f'resubmit A --input "{"x" * 4001}"': "--input has over 4,000 characters",
-    f"resubmit A --input {DEEP}": "--input: ",
-    "resubmit A --input @nowhere.json": "cannot read nowhere.json",
-    f"resubmit A --by {'x' * 101}": "--by has 101 characters",
-    "undo A --by a\x1b[2Jb": "give text that can be printed",
-    f"undo A --reason {'x' * 501}": "--reason has 501 characters: at most 500 are kept",
-    "undo A/B": "order_id contains '/'",
-    "callback A --text why": "--text says why a step is refused",
-    "callback A --refuse ": "the code of the refusal is empty",
-    "callback A --answer {} --refuse no": "give one",
-    "undo A --step x": "No such option: --step",
-    "undo A --wait -1": "greater than or equal to 0",
-}
-
-
-def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(night: Night) -> None:
-    for words, sentence in WRONG.items():
-        night.sas(*words.split(" ")).refused(2, sentence)
-    assert night.sent_messages == []
 
 
 def test_a_command_carries_who_why_and_the_seq_that_was_seen(night: Night, tmp_path: Path) -> None:
@@ -100,26 +67,9 @@ def test_an_undo_of_an_order_under_way_waits_for_its_calls_unless_it_is_to_be_no
         ("cancel", None),
         ("undo", seq),
     ]
-    for options, effect in (([], "cancel"), (["--now"], "undo")):
-        (plan,) = night.sas("undo", "--state", "running", "--dry-run", "--json", *options).json
-        assert (plan["OrderID"], plan["Effect"]) == ("A", effect)
-
-
-def test_a_skip_ends_the_wait_for_a_callback(night: Night) -> None:
-    night.awaits("A")
-    skip = ("skip", "A", "--step", "reserve", "--input", '{"amount": 80}')
-    (result,) = night.sas(*skip, "--yes", "--json").json
-    assert (result["Effect"], result["CarriedOut"]) == ("end-as-done", True)
-    assert night.system.state("A") == "Processed"
-    assert night.system.order("A").steps[0].result == '{"amount": 80}'
 
 
 # -- What is asked ----------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_at_a_terminal_it_asks_and_goes_by_the_answer(
@@ -221,8 +171,10 @@ def test_of_many_problems_the_first_are_named(
     for order_id in ("A", "B", "C"):
         night.fail(order_id, DECLINED)
     night.runs = False
-    result = night.sas("resubmit", "--state", "error", "--yes", "--wait", "0.1")
+    many = ("resubmit", "--state", "error", "--yes", "--wait", "0.1")
+    result = night.sas(*many)
     assert (result.code, result.lines[-1]) == (1, "sent 3, carried out 0")
+    assert night.sas(*many, "--json").code == 1
     assert "and 2 more (--dry-run names all)" in result.lines
     assert result.err.endswith("sas: and 2 more: sas list shows them\n")
 
@@ -273,15 +225,10 @@ def test_it_shows_an_address_that_the_endpoint_takes(night: Night, keys: Callbac
     assert night.system.state("A") == "Processed"
 
 
-def test_without_the_settings_it_says_which_are_missing_and_shows_no_address(
+def test_without_the_settings_there_is_no_address_and_with_the_key_alone_a_token(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     night.awaits("A")
-    result = night.sas("callback", "A")
-    assert (result.code, result.lines[-1]) == (
-        0,
-        "address  not known here: set SAS_CALLBACK_KEY and SAS_CALLBACK_URL as the app has them",
-    )
     (record,) = night.sas("callback", "A", "--json").json
     assert (record["Step"], record["Note"]) == ("reserve", "the manager approves")
     assert (record["Url"], record["Token"]) == (None, None)
@@ -289,6 +236,29 @@ def test_without_the_settings_it_says_which_are_missing_and_shows_no_address(
     result = night.sas("callback", "A")
     assert "set SAS_CALLBACK_URL as the app has it" in result.out
     assert KEYS.read(result.lines[-1].removeprefix("token  ")).order_id == "A"
+    night.submit("B")
+    night.sas("callback", "B").refused(1, "only a step that waits for a callback")
+
+
+def test_an_operator_ends_a_wait_by_a_skip_an_answer_or_a_refusal(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"amount": 80}')))
+    verbs = {
+        "A": ("skip", "--step", "reserve", "--input", '{"amount": 80}'),
+        "B": ("callback", "--answer", "-", "--reason", "by phone"),
+        "C": ("callback", "--refuse", "too-dear", "--text", "50 is the most"),
+    }
+    for order_id, (verb, *options) in verbs.items():
+        night.awaits(order_id)
+        (result,) = night.sas(verb, order_id, *options, "--yes", "--json").json
+        effect = "end-as-refused" if order_id == "C" else "end-as-done"
+        assert (result["Effect"], result["CarriedOut"]) == (effect, True)
+    steps = [night.system.order(order_id).steps[0] for order_id in verbs]
+    assert [step.result for step in steps] == ['{"amount": 80}', '{"amount": 80}', None]
+    assert steps[2].error == Fault("too-dear", "50 is the most")
+    (entry,) = [entry for entry in night.system.journal("B") if entry.by == "operator ann"]
+    assert (entry.what, entry.reason) == ("step processed", "by phone")
 
 
 def test_each_of_the_callbacks_that_an_order_waits_for_is_shown_or_only_that_of_a_step() -> None:
@@ -299,37 +269,6 @@ def test_each_of_the_callbacks_that_an_order_waits_for_is_shown_or_only_that_of_
     both = replace(order.order, steps=steps)
     for step, names in {None: ["a", "b"], "b": ["b"]}.items():
         assert [waiting.step for waiting in waiting_callbacks(both, step, KEYS)] == names
-
-
-def test_an_answer_ends_the_step_and_the_journal_has_the_operators_name(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    night.awaits("A")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"amount": 80}')))
-    answer = ("callback", "A", "--answer", "-", "--yes", "--reason", "by phone", "--json")
-    (result,) = night.sas(*answer).json
-    assert (result["Effect"], result["CarriedOut"]) == ("end-as-done", True)
-    assert night.system.order("A").steps[0].result == '{"amount": 80}'
-    (entry,) = [entry for entry in night.system.journal("A") if entry.by == "operator ann"]
-    assert (entry.what, entry.reason) == ("step processed", "by phone")
-
-
-def test_a_refusal_is_that_of_the_step(night: Night) -> None:
-    night.awaits("A")
-    refuse = ("callback", "A", "--refuse", "too-dear", "--text", "50 is the most", "--yes")
-    (result,) = night.sas(*refuse, "--json").json
-    assert (result["Effect"], result["CarriedOut"]) == ("end-as-refused", True)
-    assert night.system.order("A").steps[0].error == Fault("too-dear", "50 is the most")
-
-
-def test_an_order_that_waits_for_no_callback_is_left_alone(night: Night) -> None:
-    night.submit("A")
-    for rest in ((), ("--answer", "{}", "--yes")):
-        result = night.sas("callback", "A", *rest)
-        result.refused(
-            1, "only a step that waits for a callback", "and no step of this Processed order"
-        )
-    assert night.sent_messages == []
 
 
 # -- What cannot be done ----------------------------------------------------------------------

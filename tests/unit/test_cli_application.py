@@ -20,10 +20,6 @@ def names(argument: str | None = None) -> list[str]:
     return [workflow.name for workflow in application.workflows_of(argument)]
 
 
-def test_the_project_names_its_application(sagas: Path) -> None:
-    assert names() == ["trip"]
-
-
 def test_it_is_found_from_a_folder_below(sagas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = sagas.parent / "docs" / "notes"
     below.mkdir(parents=True)
@@ -43,23 +39,31 @@ def test_the_search_ends_at_the_root_of_the_project(
         names()
 
 
-def test_a_folder_that_is_not_the_operators_runs_no_code(
-    sagas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
-    below = sagas.parent / "mine"
-    below.mkdir()
-    others = [0]
+@pytest.fixture
+def of_another(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """The files and folders of another user."""
+    paths: set[Path] = set()
     status_of = Path.stat
 
     def as_shown(path: Path, **options: bool) -> os.stat_result:
         status = status_of(path, **options)
-        uid = status.st_uid + others[0] * (path == sagas.parent)
-        return os.stat_result((*status[:4], uid, *status[5:]))
+        return os.stat_result((*status[:4], status.st_uid + (path in paths), *status[5:]))
 
     monkeypatch.setattr(Path, "stat", as_shown)
-    lendings = ((0o1777, 0), (0o755, 1), (0o777, 1))
-    for place, (mode, others[0]) in product((sagas.parent, below), lendings):
+    return paths
+
+
+def test_a_folder_that_is_not_the_operators_runs_no_code(
+    sagas: Path, monkeypatch: pytest.MonkeyPatch, of_another: set[Path]
+) -> None:
+    """In ``/tmp``, anybody may write a pyproject.toml. Another user may lend a folder."""
+    below = sagas.parent / "mine"
+    below.mkdir()
+    lendings = ((0o1777, False), (0o755, True), (0o777, True))
+    for place, (mode, is_lent) in product((sagas.parent, below), lendings):
+        of_another.clear()
+        if is_lent:
+            of_another.add(sagas.parent)
         monkeypatch.chdir(place)
         sagas.parent.chmod(mode)
         with pytest.raises(UsageError, match="of another user, or of everybody"):
@@ -69,16 +73,9 @@ def test_a_folder_that_is_not_the_operators_runs_no_code(
 
 
 def test_a_project_file_of_another_user_in_a_folder_of_the_operator_runs_no_code(
-    sagas: Path, monkeypatch: pytest.MonkeyPatch
+    sagas: Path, of_another: set[Path]
 ) -> None:
-    status_of = Path.stat
-
-    def as_shown(path: Path, **options: bool) -> os.stat_result:
-        status = status_of(path, **options)
-        uid = status.st_uid + (path.name == "pyproject.toml")
-        return os.stat_result((*status[:4], uid, *status[5:]))
-
-    monkeypatch.setattr(Path, "stat", as_shown)
+    of_another.add(sagas.parent / "pyproject.toml")
     with pytest.raises(UsageError, match="is of another user"):
         names()
 
@@ -91,28 +88,29 @@ def test_the_folder_of_the_application_comes_last_once_it_is_imported(sagas: Pat
     assert import_module("colorsys").__file__ != str(sagas.parent / "colorsys.py")
 
 
-def test_an_argument_wins(sagas: Path) -> None:
-    assert "order" in names("tests.business:workflows")
-
-
 def test_a_module_means_its_sagas_and_one_of_them_can_be_named(sagas: Path) -> None:
     sagas.write_text(SAGAS + 'other = Saga("other", dict)\nother.step()(book)\n')
-    assert names(sagas.stem) == ["trip", "other"]
+    assert names(sagas.stem) == ["trip", "other"]  # --app wins over the project
     assert names(f"{sagas.stem}:other") == ["other"]
 
 
-def test_a_module_without_a_saga_is_told(sagas: Path) -> None:
-    sagas.write_text("import sas\n")
-    with pytest.raises(UsageError, match=f"{sagas.stem} has no saga: write one"):
-        names()
-
-
-def test_a_mistake_in_the_module_is_told_as_it_is(sagas: Path) -> None:
-    sagas.write_text("import a_module_that_is_missing\n")
-    with pytest.raises(UsageError) as refused:
-        names()
-    assert "No module named 'a_module_that_is_missing'" in str(refused.value)
-    assert f"app {sagas.stem!r} of {sagas.parent / 'pyproject.toml'}" in str(refused.value)
+def test_an_application_that_is_none_or_fails_as_it_is_loaded_is_one_sentence(sagas: Path) -> None:
+    for name, sentence in {
+        "./orders": "--app ./orders is no module",
+        "no_such_module:x": "No module named 'no_such_module'",
+        "json:x": "has no attribute 'x'",
+        "json:__name__": "is str: give a module or a saga",
+    }.items():
+        with pytest.raises(UsageError, match=sentence):
+            names(name)
+    for source, sentence in {
+        "raise KeyError('PATH_OF_US')": f"app '{sagas.stem}' of .* cannot be loaded: KeyError: 'PA",
+        "raise ValueError('give a version')": "cannot be loaded: give a version",
+        "import sas": f"{sagas.stem} has no saga: write one",
+    }.items():
+        sagas.write_text(source)
+        with pytest.raises(UsageError, match=sentence):
+            names()
 
 
 def test_a_wrong_table_is_told(sagas: Path) -> None:
@@ -121,7 +119,6 @@ def test_a_wrong_table_is_told(sagas: Path) -> None:
         "[tool.sas]\napp = 3\n": number,
         '[tool.sas]\napplication = "x"\n': "unknown field `application`",
         "[tool.sas\n": "cannot be read",
-        '[tool.sas]\napp = "./orders"\n': "is no module: give one",
     }.items():
         (sagas.parent / "pyproject.toml").write_text(text)
         with pytest.raises(UsageError, match=sentence):

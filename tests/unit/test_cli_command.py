@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from typer.main import get_group
 
 from sas.cli import screen
 from sas.cli.main import OTHER_NAMES, app, main, verbs
+from sas.codec.strict import CONTENT_DEPTH_MAX
+from sas.domain.texts import is_visible
 from sas.operate.errors import USAGE
 from sas.ports import RefusedError
 from tests.command_line import check_command
@@ -20,9 +23,9 @@ from tests.unit import screens_kit
 from tests.unit.actors_kit import CARE, kit, order
 from tests.unit.cli_kit import Night
 
-HOSTILE = "\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
-SHOWN = r"\x1b[2J\x9b1m\u202eevil\r [red]x[/red] [/] :bomb:"
-RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+HOSTILE = "\x1b[2J\x9b1m\u202eevil\r\n [red]x[/red] [/] :bomb:"
+SHOWN = r"\x1b[2J\x9b1m\u202eevil\r\n"
+DEEP = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
 PLAIN = {"azd", "docs", "infra"}
 """Verbs for azd, for a reader and for files: their exit code says the result."""
 
@@ -46,18 +49,6 @@ def test_a_help_fits_a_screen_and_begins_with_an_example() -> None:
         assert f"sas {path.replace('why', 'show')}" in example
 
 
-def test_the_help_of_the_command_fits_a_screen_and_shows_the_verbs_in_their_groups() -> None:
-    text = screens_kit.drawn(80, "--help")
-    assert len(text.splitlines()) <= 45
-    assert re.findall(r"^╭─ (\w+) ", text, re.MULTILINE)[1:] == [
-        "Orders",
-        "Repair",
-        "System",
-        "Development",
-    ]
-    assert all(f"│ {verb} " in text for verb in verbs())
-
-
 def test_an_old_name_and_that_of_another_tool_answer_once_with_ours(night: Night) -> None:
     result = night.sas("retry", "A", "--state", "error")
     assert (result.code, result.out) == (USAGE, "")
@@ -72,6 +63,53 @@ def test_why_is_another_name_of_show(night: Night) -> None:
     assert night.sas("why", "A") == night.sas("show", "A")
 
 
+WRONG = {
+    "resubmit": "say which order",
+    "resubmit A --state error": "ORDER_ID 'A' names one order, and --state",
+    "resubmit --workflow order": "say which order",
+    "resubmit --state error --seq 3": "it goes with ORDER_ID",
+    "resubmit --state error --input {}": "--input replaces one order's content",
+    "undo --state compensated": "'compensated' is not one of 'error', 'running'",
+    "undo --state running --fingerprint a/b": "give STEP/CODE as sas list shows it",
+    "skip --fingerprint pay": "give STEP/CODE as sas list shows it",
+    "undo --state running --since noon": "'noon' is not a time",
+    "resubmit A --input {": "--input: the body is not JSON",
+    f'resubmit A --input "{"x" * 4001}"': "--input has over 4,000 characters",
+    f"resubmit A --input {DEEP}": "--input: ",
+    "resubmit A --input @nowhere.json": "cannot read nowhere.json",
+    f"resubmit A --by {'x' * 101}": "--by has 101 characters",
+    "undo A --by a\x1b[2Jb": "give text that can be printed",
+    f"undo A --reason {'x' * 501}": "--reason has 501 characters: at most 500 are kept",
+    "undo A/B": "order_id contains '/'",
+    "callback A --text why": "--text says why a step is refused",
+    "callback A --refuse ": "the code of the refusal is empty",
+    "callback A --answer {} --refuse no": "give one",
+    "undo A --step x": "No such option: --step",
+    "undo A --wait -1": "greater than or equal to 0",
+    "list --state finished --fingerprint a/b": "goes with --state error",
+    "list --all --acknowledge": "goes with --state error",
+    "list --all --state error": "give one of the two",
+    "list --fingerprint pay": "give STEP/CODE",
+    "list --older-than 3": "--older-than goes with --to FILE",
+    "list --to x --state error": "it goes with --older-than only",
+    "list --since noon": "'noon' is not a time",
+    "show A --content": "--content needs --json",
+    "show a/b": "order_id contains '/'",
+    "messages resend": "give one ID or more, or --all",
+    "messages resend x --all": "give one ID or more, or --all",
+    "messages resend --all --force": "--force needs the IDs",
+    "messages remove": "give one ID or more, or --repaired",
+    "messages remove --repaired --in scheduler": "--repaired removes alerts and rejected messages",
+    "messages list --since yesterday": "is not a time",
+}
+
+
+def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(night: Night) -> None:
+    for words, sentence in WRONG.items():
+        night.sas(*words.split(" ")).refused(2, sentence)
+    assert night.sent_messages == []
+
+
 def test_bad_usage_is_one_sentence_that_names_the_help(night: Night) -> None:
     for words, sentence in {
         "lst": "sas: No such command 'lst'. Did you mean 'list'? See sas --help",
@@ -81,11 +119,11 @@ def test_bad_usage_is_one_sentence_that_names_the_help(night: Night) -> None:
         "show": "Missing argument 'ORDER_ID'. See sas show --help",
         "workflows drw": "Did you mean 'draw'? See sas workflows --help",
         "azd checks": "is not one of",
-        shlex.quote(HOSTILE): r"\x1b[2J\x9b1m",
+        shlex.quote(HOSTILE): SHOWN,
     }.items():
         result = night.sas(*shlex.split(words))
         result.refused(USAGE, sentence)
-        assert not RAW.search(result.err)
+        assert is_visible(result.err.rstrip())
 
 
 def test_without_a_verb_the_help_is_shown(night: Night) -> None:
@@ -120,10 +158,18 @@ def test_a_shell_completes_the_verbs(monkeypatch: pytest.MonkeyPatch, night: Nig
 
 def test_a_verb_shows_foreign_text_escaped(night: Night) -> None:
     night.fail("A", RefusedError(HOSTILE[:20], HOSTILE))
-    for words in ("list", "show A", "messages list", "status"):
+    stored = night.system.store.orders["A"]
+    details = replace(stored.order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
+    stored.order = replace(stored.order, details=details, acknowledged_by=HOSTILE)
+    for words in ("list", "show A --journal", "messages list", "status"):
         text = screens_kit.drawn(160, *words.split())
+        assert SHOWN in text
         assert "[red]x[/red]" in text
-        assert not RAW.search(text)
+        assert all(map(is_visible, text.splitlines()))
+    for words in ("list --json", "show A --json"):
+        result = night.sas(*words.split())
+        assert all(map(is_visible, result.lines))
+        assert repr(HOSTILE)[1:-1] in repr(result.json)
 
 
 @pytest.mark.parametrize(

@@ -78,19 +78,13 @@ def test_a_message_is_shown_with_its_body_if_that_is_asked_for(night: Night) -> 
         assert "queue scheduler/$DeadLetterQueue: to read it you need" in result.err
 
 
-def test_a_rejected_message_whose_order_ended_well_is_no_problem_and_goes_with_the_repaired(
-    night: Night,
-) -> None:
+def test_what_is_repaired_is_no_problem_and_goes_with_one_command(night: Night) -> None:
     reject(night, b"{}", "scheduler", "dead-lettered")
-
-    def problems() -> list[str]:
-        (status,) = night.sas("status", "--json").json
-        return [problem["Kind"] for problem in status["Problems"]]
-
-    assert problems() == ["rejected"]
-    night.later(1)
-    night.submit("A-1")
-    assert problems() == []
+    for problems in (["rejected"], []):
+        (record,) = night.sas("status", "--json").json
+        assert [problem["Kind"] for problem in record["Problems"]] == problems
+        night.later(1)
+        night.submit("A-1")
     result = night.sas("messages", "remove", "--repaired", "--yes")
     assert (result.lines[-1], night.lying[REJECTED]) == ("removed 1 of 1", [])
 
@@ -129,18 +123,6 @@ def test_a_removal_asks_and_many_messages_are_not_sent_without_a_yes(
     night.sas("messages", "remove", "A-1", "--yes").refused(1, "there is no A-1")
     removal = night.sas("messages", "remove", "late-10", "--yes")
     assert removal.lines[-1] == "removed 11 of 11"
-
-
-def test_a_wrong_use_is_one_sentence(night: Night) -> None:
-    for words, sentence in {
-        "resend": "give one ID or more, or --all",
-        "resend x --all": "give one ID or more, or --all",
-        "resend --all --force": "--force needs the IDs",
-        "remove": "give one ID or more, or --repaired",
-        "remove --repaired --in scheduler": "--repaired removes alerts and rejected messages",
-        "list --since yesterday": "is not a time",
-    }.items():
-        night.sas("messages", *words.split()).refused(2, sentence)
 
 
 def test_without_a_right_or_a_namespace_it_is_one_sentence(

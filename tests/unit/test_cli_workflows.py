@@ -48,31 +48,6 @@ def test_a_check_that_finds_trouble_ends_with_1_and_names_some_orders(night: Nig
     assert "order version 1: no order in flight; not used yet" in result.lines
 
 
-def test_an_app_that_is_none_or_fails_as_it_is_loaded_is_one_sentence(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(error: Exception) -> Callable[[], None]:
-        def business() -> None:
-            raise error
-
-        return business
-
-    module = ModuleType(APP)
-    vars(module)["keyed"] = fails(KeyError("PATH_OF_US"))
-    vars(module)["valued"] = fails(ValueError("give a version"))
-    monkeypatch.setitem(sys.modules, APP, module)
-    for app, sentence in {
-        "./orders": "is no module",
-        "no_such_module:x": "No module named 'no_such_module'",
-        "json:x": "has no attribute 'x'",
-        "json:__name__": "is str: give a module or a saga",
-        "tests.business:business": "TESTS_STOCK_URL",
-        f"{APP}:keyed": "cannot be loaded: KeyError: 'PATH_OF_US'",
-        f"{APP}:valued": "cannot be loaded: give a version",
-    }.items():
-        night.sas("workflows", "check", "--app", app).refused(2, sentence)
-
-
 def test_a_workflow_is_drawn_with_agents_undos_and_alternatives(sas: Sas, capsys: Capture) -> None:
     saga = Saga("trip", Claim, version=2)
 
@@ -147,16 +122,6 @@ def resolved(api: Any, reference: str) -> Any:
     return node
 
 
-def test_an_order_message_keeps_to_the_type_of_its_workflow(sas: Sas, capsys: Capture) -> None:
-    check = schema_of(sas, capsys, OLD)
-    message = json.loads(order("o-1", workflow="claim", order=ORDER))
-    assert check("order", message) == []
-    assert check("order", {**message, "order": {"employee": "Ann"}}) == [
-        "$.order: 'home' is a required property"
-    ]
-    assert check("order", {**message, "reply_queue": 3})
-
-
 def test_a_decimal_is_a_text_or_a_number(sas: Sas, capsys: Capture) -> None:
     check = schema_of(sas, capsys, claims(order_shape=Bill))
     message = json.loads(order("o-1", workflow="claim"))
@@ -168,10 +133,15 @@ def test_a_decimal_is_a_text_or_a_number(sas: Sas, capsys: Capture) -> None:
     assert check("order", {**message, "order": {"amount": None}})
 
 
-def test_each_version_has_its_own_types(sas: Sas, capsys: Capture) -> None:
+def test_an_order_message_keeps_to_the_type_of_its_version(sas: Sas, capsys: Capture) -> None:
     check = schema_of(sas, capsys, OLD, claims(order_shape=Moved, suffix="-2", version=2))
     message = json.loads(order("o-1", workflow="claim", order=ORDER))
-    assert check("order", {**message, "workflow_version": 1}) == []
+    oldest = {**message, "workflow_version": 1}
+    assert check("order", oldest) == []
+    assert check("order", {**oldest, "order": {"employee": "Ann"}}) == [
+        "$.order: 'home' is a required property"
+    ]
+    assert check("order", {**oldest, "reply_queue": 3})
     for newest in ({}, {"workflow_version": 2}, {"workflow_version": None}):
         assert check("order", {**message, **newest}) == [
             "$.order.home: 'street' is a required property"

@@ -11,8 +11,6 @@ from sas.desk.content import compact, indented
 from sas.desk.listing import SORTS
 from sas.desk.watch import Watch
 from sas.operate.rows import OrderRow
-from sas.ports import StoreUnavailableError
-from sas.testing.store import StoreFault
 from tests.unit import actors_kit
 from tests.unit.actors_kit import CARE, Kit, break_row, fail, kit, night, submit
 
@@ -67,17 +65,6 @@ async def test_few_orders_are_loaded_and_all_are_counted(monkeypatch: pytest.Mon
     assert [row.order_id for row in picture.under_way] == ["10252"]
     (row,) = await watcher.loaded(picture.under_way)
     assert (row.process_state, row.workflow) == ("Pending", "care")
-
-
-async def test_a_store_that_is_away_leaves_the_last_picture() -> None:
-    system = await night()
-    watcher = watching(system)
-    await watcher.look()
-    before = watcher.picture
-    system.store.fail_next("attention", StoreFault.UNAVAILABLE)
-    with pytest.raises(StoreUnavailableError):
-        await watcher.look()
-    assert watcher.picture == before
 
 
 async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:

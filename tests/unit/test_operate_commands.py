@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -32,12 +32,13 @@ from sas.operate.commands import (
 )
 from sas.operate.errors import NotPossibleError, ServiceUnavailableError
 from sas.operate.finding import OrderQuery
-from sas.ports import BusUnavailableError, Message, OtherVersionError, Peeked, RefusedError
+from sas.ports import BusUnavailableError, Message, OtherVersionError, RefusedError
 from sas.testing.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.unit.actors_kit import CARE, QUEUES, Kit, break_row, command, kit, letter, order
 from tests.unit.domain_cases import story
+from tests.unit.line_kit import OperatorLine
 from tests.unit.orders_in_states import ORDERS, RULES, wish
 
 DECLINED = RefusedError("card-declined", "the card was declined")
@@ -178,31 +179,20 @@ def resubmit(step: str | None = None) -> Intent:
     return Intent(verb=Verb.RESUBMIT, by="ann", step=step)
 
 
-class Line:
-    """A bus that hands each command to the actors, unless they are away (``runs``)."""
+@dataclass(kw_only=True)
+class Line(OperatorLine):
+    """The bus is down after ``up_for`` messages."""
 
-    def __init__(self, system: Kit) -> None:
-        self.system = system
-        self.sent: list[CommandMessage] = []
-        self.queues: list[str] = []
-        self.runs = True
-        self.up_for = 10**6
+    up_for: int = 10**6
 
     async def send(self, messages: Sequence[Message]) -> None:
-        if len(self.sent) >= self.up_for:
+        if len(self.sent_messages) >= self.up_for:
             raise BusUnavailableError("The bus is down.")
-        for message in messages:
-            self.sent.append(internal.decode(message.body, CommandMessage))
-            self.queues.append(message.queue)
-            if self.runs:
-                await self.system.hand(message)
-        await self.system.drain()
+        await super().send(messages)
 
-    async def peek(self, queue: str, limit: int, after: int = 0) -> list[Peeked]:
-        return await self.system.bus.peek(queue, limit, after)
-
-    async def close(self) -> None:
-        pass
+    @property
+    def sent(self) -> list[CommandMessage]:
+        return [internal.decode(message.body, CommandMessage) for message in self.sent_messages]
 
 
 async def carried_out(line: Line, plan: ActPlan, wait_s: float = 0.1) -> list[OrderAct]:
@@ -218,7 +208,7 @@ async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -
     assert plan.counts == "3 pay/card-declined"
     done: list[int] = []
     run = ActRun(plan, system.store, QUEUES)
-    await run.send(Line(system))
+    await run.send(Line(system=system))
     results = await run.follow(5, done.append)
     assert [(result.order_id, result.carried_out, result.failed_again) for result in results] == [
         ("A", True, False),
@@ -234,7 +224,7 @@ async def test_each_order_has_its_result_and_those_that_failed_again_say_how() -
 async def test_a_plan_that_is_sent_again_carries_nothing_out_twice_and_alerts_nobody() -> None:
     """Ctrl-C after the commands were sent, and the same command again before they arrived."""
     system = await failed("A", "B")
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     first = await plan_many(system.store, IN_ERROR, resubmit())
     await ActRun(first, system.store, QUEUES).send(line)
@@ -255,7 +245,7 @@ async def test_the_same_command_after_a_new_failure_is_another_one() -> None:
     system.agents["payment"].then(LIMIT, {"ok": 1})
     for state in ("Error", "Processed"):  # under the same id nothing would be carried out
         plan = await plan_many(system.store, IN_ERROR, resubmit())
-        (result,) = await carried_out(Line(system), plan)
+        (result,) = await carried_out(Line(system=system), plan)
         assert (result.carried_out, result.process_state) == (True, state)
 
 
@@ -282,10 +272,14 @@ async def test_of_many_the_urgent_are_sent_first_in_their_lane() -> None:
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
     plan.acts[1] = msgspec.structs.replace(plan.acts[1], urgent=True)
-    line = Line(system)
+    line = Line(system=system)
     await carried_out(line, plan)
     assert [message.order_id for message in line.sent] == ["B", "A", "C"]
-    assert line.queues == ["scheduler-urgent", "scheduler", "scheduler"]
+    assert [message.queue for message in line.sent_messages] == [
+        "scheduler-urgent",
+        "scheduler",
+        "scheduler",
+    ]
 
 
 async def test_a_command_for_a_fingerprint_changes_only_that_step() -> None:
@@ -298,7 +292,7 @@ async def test_a_command_for_a_fingerprint_changes_only_that_step() -> None:
     query = replace(IN_ERROR, fingerprint="pay/card-declined")
     plan = await plan_many(system.store, query, Intent(verb=Verb.SKIP, by="ann"))
     assert plan.acts[0].failed == ("pay/card-declined",)
-    line = Line(system)
+    line = Line(system=system)
     await carried_out(line, plan)
     assert line.sent[0].step == "pay"
     assert system.states("A") == ["Error", "Processed"]
@@ -330,7 +324,7 @@ async def test_an_order_that_cannot_be_read_is_left_out_with_the_reason_and_stop
     assert (other.order_id, other.refusal) == ("B", CommandRefusal.UNREADABLE)
     assert other.problem == f"it cannot be read: {reason}"
     assert (other.process_state, other.since) == (None, None)
-    results = await carried_out(Line(system), plan)
+    results = await carried_out(Line(system=system), plan)
     assert [result.carried_out for result in results] == [True, True]
 
 
@@ -374,7 +368,7 @@ async def test_if_the_bus_fails_half_way_the_number_of_sent_commands_is_told(
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
     for count in (0, 2):
-        line = Line(system)
+        line = Line(system=system)
         line.up_for = count
         run = ActRun(plan, system.store, QUEUES)
         with pytest.raises(ServiceUnavailableError, match=f"bus is down. {count} of 3 commands"):
@@ -388,7 +382,7 @@ async def test_a_command_that_never_gets_its_result_does_not_delay_the_others(
     monkeypatch.setattr(commands, "LOOKS_AT_ONCE", 1)
     system = await failed("A", "B", "C")
     plan = await plan_many(system.store, IN_ERROR, resubmit())
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
@@ -441,7 +435,7 @@ async def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing() -
     seq = system.order("A").seq
     plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
     await system.hand(command("acknowledge", seq, "w-bob", "A"))
-    (result,) = await carried_out(Line(system), plan, 5)
+    (result,) = await carried_out(Line(system=system), plan, 5)
     assert (result.carried_out, result.refusal) == (False, CommandRefusal.CHANGED)
     assert result.problem == (
         f"not carried out: you saw seq {seq}, but the order is at seq {seq + 1} (Error); since "
@@ -469,7 +463,7 @@ async def test_an_undo_of_an_order_that_has_changed_waits_for_the_schedulers_wor
     await system.hand(command("resubmit", system.order("A").seq, "w-1", "A"))
     plan = await plan_one(system.store, "A", Intent(verb=Verb.UNDO, by="ann"))
     await system.drain()
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     (result,) = await carried_out(line, plan, 0.01)
     assert (result.carried_out, result.refusal) == (None, CommandRefusal.WAITING)
@@ -482,7 +476,7 @@ async def test_an_undo_of_an_order_that_has_changed_waits_for_the_schedulers_wor
 async def test_why_the_scheduler_refused_is_told_at_once() -> None:
     system = await failed("A")
     plan = await plan_one(system.store, "A", replace(resubmit(), input='"no object"'))
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     await CommandAnswers(system.store).record(plan.acts[0].command, "Expected `object`")
     (result,) = await carried_out(line, plan, 30)
@@ -494,7 +488,7 @@ async def test_why_the_scheduler_refused_is_told_at_once() -> None:
 async def test_a_command_that_became_a_dead_letter_was_not_carried_out(verb: Verb) -> None:
     system = await failed("A")
     plan = await plan_one(system.store, "A", Intent(verb=verb, by="ann"))
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     run = ActRun(plan, system.store, QUEUES)
     await run.send(line)
@@ -509,7 +503,7 @@ async def test_a_command_that_became_a_dead_letter_was_not_carried_out(verb: Ver
 async def test_an_order_that_was_purged_meanwhile_is_told_as_gone(verb: Verb) -> None:
     system = await failed("A")
     plan = await plan_one(system.store, "A", Intent(verb=verb, by="ann"))
-    line = Line(system)
+    line = Line(system=system)
     line.runs = False
     system.store.orders.clear()
     (result,) = await carried_out(line, plan, 30)

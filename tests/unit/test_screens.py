@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sas.cli.main import verbs
-from sas.codec.external import Notification
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.ports import RefusedError
-from tests.client_link_kit import notification
 from tests.unit.actors_kit import keep_breaker, order
 from tests.unit.cli_kit import Night, SubmitsAtOnce
 from tests.unit.screens_kit import check_screen
@@ -67,17 +64,6 @@ def rejection(night: Night) -> None:
     night.play(night.system.drain())
 
 
-class Client(SubmitsAtOnce):
-    """A client whose only order is completed at once."""
-
-    async def follow(
-        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
-    ) -> AsyncGenerator[Notification]:
-        await self.sent.wait()
-        yield notification("A-1", "received")
-        yield notification("A-1", "completed")
-
-
 SCENES: dict[str, tuple[Scene, str]] = {
     "help": (nothing, "--help"),
     "submit": (
@@ -123,7 +109,7 @@ def test_the_screen_of_a_verb_is_the_golden_one(
 ) -> None:
     scene, command = SCENES[name]
     scene(night)
-    monkeypatch.setattr("sas.cli.submission.OrdersClient", Client)
+    monkeypatch.setattr("sas.cli.submission.OrdersClient", SubmitsAtOnce)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.chdir(tmp_path)
     check_screen(name, columns, *command.split())
