@@ -188,6 +188,7 @@ async def orders_rows(azurite: Azurite, tmp_path: Path, *order_ids: str) -> list
     for order_id in order_ids:
         order = await store.commit(cases.submitted(order_id))
         await store.commit(cases.undone(order, out_at=NOW + 30 * SECOND))
+    await store.keep_error("purged", 0, cases.attempt_error())
     await store.close()
     return await exported(azurite.connection_string, table, tmp_path / "rows.gz")
 
@@ -220,6 +221,7 @@ async def test_an_order_that_cannot_be_read_is_found_by_the_supervisor(
     due = keys.due(StepDue(at=NOW, order_id="broken", step=0, epoch=0))
     assert due in index_keys(list(restored(broken, NOW)))
     assert due not in index_keys(list(restored(rows, NOW)))
+    assert not [key for key in index_keys(list(restored(rows, NOW))) if "purged" in key]
 
 
 async def test_a_restore_goes_on_after_an_interruption_and_no_app_works_before_its_end(
@@ -244,6 +246,9 @@ async def test_a_restore_goes_on_after_an_interruption_and_no_app_works_before_i
     await app.close()
     with pytest.raises(NotPossibleError, match="being restored"):
         await backup.export(Endpoint(where), other, tmp_path / "b.gz", quiet)
+    await exported(where, table, tmp_path / "later.gz")
+    with pytest.raises(NotPossibleError, match="not empty"):
+        await backup.restore(Endpoint(where), other, tmp_path / "later.gz", quiet)
     copy = await restored_store(where, other, path)
     assert {s.order_id for s in await copy.finished(10)} == {"done", "rejected"}
     assert {s.order_id for s in await copy.attention(10)} == {"failed"}

@@ -177,7 +177,7 @@ async def test_a_list_is_complete_although_its_oldest_orders_lie_in_one_shard(
     store: StateStore,
 ) -> None:
     """A store may read only a share of each shard first. A later shard has many younger ones."""
-    crowded, others = neighbours(40), neighbours(20, of="z")
+    crowded, others = neighbours(39), neighbours(20, of="z")[::-1]
     assert shard(store, crowded[0]) < shard(store, others[0])
     for place, order_id in enumerate((*crowded, *others)):
         await store.commit(cases.rejected(order_id, at=NOW + (place // 2) * SECOND))

@@ -7,6 +7,7 @@ after the work, delivers late, or says nothing.
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 import pytest
 from azure.data.tables.aio import TableClient
@@ -232,6 +233,20 @@ async def test_a_shared_value_that_a_rival_writes_at_once_again_is_not_ours(
     troubled.proxy.meanwhile = meanwhile
     with pytest.raises(ConflictError):
         await troubled.store.write_shared("breaker|stock", "closed", None)
+
+
+async def test_of_two_who_ask_at_once_for_a_lease_that_ended_or_never_was_one_gets_it(
+    troubled: Troubled,
+) -> None:
+    for now in (NOW, NOW + 30 * SECOND):
+        until = now + 30 * SECOND
+
+        async def meanwhile(now: datetime = now, until: datetime = until) -> None:
+            assert await troubled.rival.acquire_lease("supervisor", "two", until, now)
+
+        troubled.proxy.points.append(Trouble.SLOW)
+        troubled.proxy.meanwhile = meanwhile
+        assert not await troubled.store.acquire_lease("supervisor", "one", until, now)
 
 
 async def test_a_lease_lost_on_the_way_is_asked_for_again(troubled: Troubled) -> None:

@@ -195,6 +195,20 @@ async def test_a_removal_that_crashes_again_and_again_is_listed_whole_enough_and
     assert await left_of(troubled.rival, "order-1") == []
 
 
+async def test_an_order_that_changes_before_its_past_is_removed_stays_as_it_is(
+    troubled: Troubled,
+) -> None:
+    order = await finished(troubled.rival, extra=105)
+
+    async def meanwhile() -> None:
+        await troubled.rival.commit(cases.undone(order, ONE))
+
+    troubled.proxy.points.append(Trouble.SLOW)
+    troubled.proxy.meanwhile = meanwhile
+    assert not await troubled.store.purge(order)
+    assert (await loaded(troubled.rival, "order-1")).seq == order.seq + 1
+
+
 async def test_a_removal_that_crashed_half_way_leaves_the_payload_that_its_order_refers_to(
     troubled: Troubled,
 ) -> None:

@@ -67,9 +67,9 @@ def a_table(direct: bool, where: str, name: str) -> TableStore:
 
 @asynccontextmanager
 async def service(handler: Handler) -> AsyncIterator[str]:
-    """A table service that answers every transaction alike; its connection string."""
+    """A table service that answers every change alike; its connection string."""
     app = web.Application(client_max_size=2**24)
-    app.router.add_post("/devstoreaccount1/$batch", handler)
+    app.router.add_post("/devstoreaccount1/{what}", handler)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
@@ -193,6 +193,18 @@ async def test_every_answer_has_one_meaning_for_both_ways() -> None:
         assert ours == theirs, name
         assert kind_of(ours) == expected, name
         assert expected is not list or ours == SUCCESS
+
+
+async def test_a_table_may_be_there_already_but_not_be_deleted_just_now() -> None:
+    for code, expected in (("TableAlreadyExists", None), ("TableBeingDeleted", "away")):
+        async with service(saying(409, code, "No.")) as where:
+            store = a_table(True, where, "orders")
+            try:
+                await store.table.create()
+                assert expected is None
+            except StoreUnavailableError:
+                assert expected == "away"
+            await store.close()
 
 
 async def test_a_transaction_too_large_for_the_service_is_an_error_with_the_services_text() -> None:

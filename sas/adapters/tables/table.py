@@ -29,7 +29,7 @@ import random
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -165,11 +165,8 @@ class Table:
         """Create the table. An existing one is not an error."""
 
         async def ask() -> None:
-            try:
+            with suppress(ResourceExistsError):
                 await self.client.create_table()
-            except ResourceExistsError as error:
-                if code_of(error) != "TableAlreadyExists":  # it may be TableBeingDeleted
-                    raise self.unavailable(error) from error
 
         await self._with_retries(ask)
 
