@@ -109,9 +109,11 @@ async def test_a_message_that_is_too_large_for_its_queue_is_named_and_blocks_no_
     rig: BusRig, size: int, properties: dict[str, str]
 ) -> None:
     large = replace(message(A, 2, b"x" * size), properties=properties)
+    before = rig.sent()
     with pytest.raises(TooLargeForQueueError) as caught:
         await rig.bus.send([message(A, 1), large, message(A, 3)])
     assert caught.value.undelivered == large
+    assert rig.sent() == before + 1
     await rig.bus.send([message(A, 3)])
     assert await rig.receive(A, 2) == [message(A, 1), message(A, 3)]
 
@@ -218,7 +220,8 @@ async def test_a_peek_into_a_missing_queue_reports_it(rig: BusRig) -> None:
 
 async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> None:
     await rig.bus.send([message(B, number) for number in range(130)])
-    assert len(await rig.bus.peek(B, 1000)) == 130
+    for limit in (1000, 110):
+        assert len(await rig.bus.peek(B, limit)) == min(limit, 130)
 
 
 @pytest.mark.parametrize(("body", "extra"), [(200_000, 0), (0, 60_000)])

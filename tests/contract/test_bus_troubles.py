@@ -225,12 +225,13 @@ async def test_a_disabled_queue_is_tried_again_after_its_time_however_often_it_i
     broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.update_queue(queue, status=EntityStatus.SEND_DISABLED)
-    seconds = [0.0]
+    seconds, before = [0.0], bus.meter.sends
     monkeypatch.setattr(servicebus, "monotonic", lambda: seconds[0])
     for moment in (0.0, servicebus.SHUT_S - 1, servicebus.SHUT_S + 1):
         seconds[0] = moment
         with pytest.raises(QueueFullError):
             await bus.send([message(queue)])
+    assert bus.meter.sends - before == 2
     broker.update_queue(queue, status=EntityStatus.ACTIVE)
     with pytest.raises(QueueFullError):  # what was found when it was tried again is believed too
         await bus.send([message(queue)])
@@ -343,6 +344,7 @@ async def test_a_cancelled_send_leaves_the_bus_usable(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:
     await bus.send([message(queue, 1)])
+    before = links_to(broker, queue)
     broker.arm("delay", queue, operation="send", seconds=3)
     task = asyncio.create_task(bus.send([message(queue, 2)]))
     await asyncio.sleep(0.1)
@@ -351,6 +353,7 @@ async def test_a_cancelled_send_leaves_the_bus_usable(
         await task
     await bus.send([message(queue, 3)])
     assert broker.counts(queue).active == 3
+    assert links_to(broker, queue)[-1:] != before  # the state of the first one was unknown
 
 
 async def test_senders_are_bounded_and_the_least_recently_used_go_first(
@@ -361,14 +364,16 @@ async def test_senders_are_bounded_and_the_least_recently_used_go_first(
         broker.create_queue(name)
     bus = ServiceBus.connect(broker.connection_string, senders_max=2)
     await bus.send([message(queues[0]), message(queues[1])])
-    await bus.send([message(queues[0])])
-    await bus.send([message(queues[2])])
+    before = links_to(broker, queues[0])
+    for number in (0, 2, 0):
+        await bus.send([message(queues[number])])
+    assert links_to(broker, queues[0]) == before
     assert len(bus.senders) == 2
     await asyncio.gather(*(bus.send([message(name)]) for name in queues))
     assert len(bus.senders) == 2
     await bus.close()
     assert len(bus.senders) == 0
-    assert [broker.counts(name).active for name in queues] == [3, 2, 2, 1]
+    assert [broker.counts(name).active for name in queues] == [4, 2, 2, 1]
     assert [links_to(broker, name) for name in queues] == [[]] * 4
 
 
