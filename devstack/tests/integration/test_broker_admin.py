@@ -103,9 +103,10 @@ def test_a_queue_is_created_read_updated_listed_and_deleted(
     assert queue.default_message_time_to_live == timedelta(hours=2)
     assert queue.dead_lettering_on_message_expiration
     assert (queue.forward_dead_lettered_messages_to or "").endswith("first")
-    queue.max_delivery_count = 9
+    queue.max_delivery_count, queue.dead_lettering_on_message_expiration = 9, False
     admin.update_queue(queue)
-    assert admin.get_queue("made").max_delivery_count == 9
+    queue = admin.get_queue("made")
+    assert (queue.max_delivery_count, queue.dead_lettering_on_message_expiration) == (9, False)
     assert [queue.name for queue in admin.list_queues()] == ["first", "made"]
     admin.delete_queue("made")
     assert [queue.name for queue in admin.list_queues()] == ["first"]
@@ -129,6 +130,8 @@ def test_values_the_service_would_refuse_are_refused_with_a_sentence(
         admin.create_queue("wrong", lock_duration=timedelta(hours=1))
     with pytest.raises(HttpResponseError, match="cannot forward to itself"):
         admin.create_queue("wrong", forward_to="wrong")
+    with pytest.raises(HttpResponseError, match="cannot forward to itself"):
+        admin.create_queue("wrong", forward_dead_lettered_messages_to="wrong")
 
 
 def test_runtime_counts_follow_the_messages(

@@ -7,6 +7,7 @@ import asyncio
 import shutil
 import sqlite3
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,12 @@ class Owner:
         self.broker = Broker(QUEUES, data=directory, clock=self.clock)
         self.broker.open_data()
 
-    def reopen(self) -> None:
+    def reopen(self, queues: dict[str, QueueProperties] = QUEUES) -> None:
         """Open the data again after a kill."""
         self.broker.commit()
         assert self.broker.journal is not None
         self.broker.journal.abandon()
-        self.broker = Broker(QUEUES, data=self.directory, clock=self.clock)
+        self.broker = Broker(queues, data=self.directory, clock=self.clock)
         self.broker.open_data()
         self.broker.namespace.tick(self.clock.now)
 
@@ -80,21 +81,23 @@ def owner(tmp_path: Path) -> Any:
 def test_messages_come_back_in_order_with_all_they_had(owner: Owner) -> None:
     owner.send("plain", b"1", message_id="one", ttl_ms=60_000)
     owner.send("plain", b"2", b"3")
-    before = list(owner.broker.namespace.queue("plain").messages.values())
+    owner.send("buried", b"4")
+    buried, graves = map(owner.broker.namespace.queue, ("buried", "graves"))
+    ((_, token),) = owner.receive("buried")
+    operations.dead_letter(buried, token, owner.clock.now, "Bad")
+    before = [*owner.broker.namespace.queue("plain").messages.values(), *graves.messages.values()]
     owner.reopen()
-    after = [message for message, _ in owner.receive("plain", 5)]
-    assert [body_of(message) for message in after] == [b"1", b"2", b"3"]
+    after = [message for name in ("plain", "graves") for message, _ in owner.receive(name, 5)]
+    assert [body_of(message) for message in after] == [b"1", b"2", b"3", b"4"]
     for old, new in zip(before, after, strict=True):
-        for field in (
-            "sequence",
-            "header",
-            "bare",
-            "annotations",
-            "delivery_annotations",
-            "expires_at",
-        ):
-            assert getattr(old, field) == getattr(new, field), field
-        assert (old.message_id, old.size) == (new.message_id, new.size)
+        for name in {field.name for field in fields(Message)} - {"token", "locked_until"}:
+            assert getattr(old, name) == getattr(new, name), name
+
+
+def test_messages_follow_once_a_queue_is_configured_to_forward(owner: Owner) -> None:
+    owner.send("plain", b"1")
+    owner.reopen(QUEUES | {"plain": QueueProperties(forward_to="graves")})
+    assert (owner.broker.counts("plain").active, owner.broker.counts("graves").active) == (0, 1)
 
 
 def test_an_id_that_came_again_after_its_window_is_forgotten_in_its_turn_after_a_restart(
@@ -179,13 +182,17 @@ def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(owner: Owner)
 
 
 def test_old_message_ids_are_forgotten_on_disk_too(owner: Owner) -> None:
-    for number in range(600):
-        owner.send("unique", b"1", message_id=str(number))
+    for number in range(512):
         owner.clock.now += 10
+        owner.send("unique", b"1", message_id=str(number))
         owner.broker.commit()
     assert owner.broker.journal is not None
     (count,) = owner.broker.journal.database.execute("SELECT count(*) FROM history").fetchone()
     assert count < 400
+    owner.reopen()
+    oldest = 512 - int(QUEUES["unique"].duplicate_window_s / 10)
+    owner.send("unique", b"1", message_id=str(oldest))
+    assert owner.broker.counts("unique").active == 512
 
 
 def test_two_brokers_cannot_share_a_directory(owner: Owner) -> None:

@@ -46,6 +46,10 @@ async def test_a_token_for_another_queue_opens_nothing(broker: Broker) -> None:
         await peer.attach("q", receives=False)
         fields = await peer.expect(frames.DETACH)
         assert fields[2].value[0] == "amqp:unauthorized-access"
+        await put_token(peer, 1, "q", 60)
+        for handle, path in ((1, "q"), (2, "other")):  # one token does not replace the other
+            await peer.attach(path, receives=False, handle=handle)
+            assert (await peer.read())[0] == frames.FLOW
 
 
 async def test_a_wrong_token_is_answered_with_the_services_condition(broker: Broker) -> None:

@@ -6,7 +6,9 @@ devstack/servicebus/core and docs/devstack.md), never from the code.
 """
 
 import copy
+import operator
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
@@ -18,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from devstack.servicebus import Broker, storage
 from devstack.servicebus.core import queue as queues
+from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.requests import Call, Reply, answer
 
@@ -29,6 +32,9 @@ PROFILE = settings(max_examples=RUNS, stateful_step_count=STEPS)
 SETTINGS = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF")
 """Nothing waits for the disk: these kills end a process, and not the machine."""
 Model = TypeVar("Model")
+
+_LOCK = {"token", "locked_until"}
+_content = operator.attrgetter(*(x.name for x in fields(Message) if x.name not in _LOCK))
 
 REACHED: Counter[str] = Counter()
 """How often the second steps were reached, for the author of a machine."""
@@ -72,6 +78,7 @@ class BrokerMachine(RuleBasedStateMachine, Generic[Model]):
         self.broker.commit()
         assert self.broker.failure is None
         self.durable = copy.deepcopy(self.model)
+        self._kept, self._kept_at = self._content(self.now), self.now
 
     def end_life(self, *, commits: bool, cleanly: bool) -> None:
         """End the broker and open another one on its data; a kill may lose what is not durable."""
@@ -84,6 +91,7 @@ class BrokerMachine(RuleBasedStateMachine, Generic[Model]):
             self.broker.journal.abandon()
         self.model = copy.deepcopy(self.durable)
         self._open()
+        assert self._content(self._kept_at) == self._kept
 
     def create_again(self) -> None:
         """Delete the queue with its messages, and create it again."""
@@ -103,6 +111,27 @@ class BrokerMachine(RuleBasedStateMachine, Generic[Model]):
         """Send a request to the queue's `$management`, as the SDKs do."""
         arguments = {name.replace("_", "-"): value for name, value in body.items()}
         return answer(f"com.microsoft:{operation}", Call(queue, arguments, self.now, holder))
+
+    def _content(self, now: float) -> dict[str, Any]:
+        """Return all that a restart must keep but the locks, which are in the models."""
+        return {
+            queue.name: (
+                queue.properties,
+                queue.created_at,
+                [_content(message) for _, message in sorted(queue.messages.items())],
+                [
+                    (message_id, entry)
+                    for message_id, entry in queue.history._entries.items()
+                    if entry[0] > now - queue.properties.duplicate_window_s
+                ],
+                {
+                    x.id: (x.state, x.updated_at)
+                    for x in queue.sessions or ()
+                    if x.state is not None
+                },
+            )
+            for queue in self.broker.namespace.every_queue()
+        }
 
     def _open(self) -> None:
         self.broker = Broker(data=Path(self._folder.name), clock=lambda: self.now)

@@ -25,7 +25,7 @@ MOSTLY = st.sampled_from([True, True, True, False])
 LOCKS = st.sampled_from([1, 3, 3, 5])
 RARELY = st.sampled_from([False, False, False, True])
 VERBS = ("complete", "abandon", "release", "defer", "bury")
-ENDS = (None, None, None, "abandon", "defer", "defer", "bury")
+ENDS = (None, None, None, "abandon", "defer", "defer", "bury", "renew")
 STATES = {"deferred": MessageState.DEFERRED, "scheduled": MessageState.SCHEDULED}
 
 
@@ -210,7 +210,8 @@ class QueueMachine(BrokerMachine[QueueModel]):
     ) -> None:
         """A receiver comes, takes what its credit allows, settles one, and leaves with locks.
 
-        A message whose time to live ends while it is held expires when its lock ends.
+        Or it renews all of them, and the broker is killed. A message whose time to live ends while
+        it is held expires when its lock ends.
         """
         if not self.model.ready(QUEUE, self.now):
             self.send([(None, ttl, None, False)])
@@ -224,7 +225,11 @@ class QueueMachine(BrokerMachine[QueueModel]):
         self.note_deliveries(place, receiver)
         if holds_s:
             self.wait(holds_s, sweeps=True, renews=[], late=None)
-        if expected and then is not None:
+        if expected and then == "renew":
+            self.a_listener_has_what_it_can_take()
+            self.renew(self.tokens[-len(expected) :])
+            self.end("kill")
+        elif expected and then is not None:
             self.settle_with(then, *self.tokens[-1], properties=count)
 
     @rule(place=PLACES, credit=st.integers(1, 3), presettled=RARELY)
@@ -361,10 +366,11 @@ class QueueMachine(BrokerMachine[QueueModel]):
         if late and holder is not None:
             self.settle_with(late, *holder, properties=seconds)
         if seconds == 0:
-            self.queue.expire_locks(self.now)
-            for letter in self.model.letters:
-                if letter.token is not None and letter.place == QUEUE:
-                    letter.until = self.now
+            letters = [x for x in self.model.letters if x.token is not None]
+            letters = letters if late else [x for x in letters if x.place == QUEUE]
+            assert self.broker.expire_locks("" if late else "q") == len(letters)
+            for letter in letters:
+                letter.until = self.now
         if sweeps or seconds == 0:
             self.sweep()
             self.model.time_passes(self.now)

@@ -46,6 +46,7 @@ class Lane:
     owner: int | None = None
     until: float = 0.0
     state: bytes | None = None
+    updated_at: float = 0.0
 
 
 @dataclass
@@ -243,7 +244,7 @@ class SessionMachine(BrokerMachine[SessionModel]):
                 self.take(lane, credit=1, verb="defer", settles=True)
             self.take_deferred(other_lane if index == 0 else lane, lane, holder, index)
             return
-        state = b"state" if session.state is None else None
+        state = (b"", b"state")[index % 2] if session.state is None else None
         body = {"session_id": lane, "session_state": state}
         names = {"set": "set-session-state", "get": "get-session-state"}
         operation = names.get(kind, "renew-session-lock")
@@ -255,7 +256,7 @@ class SessionMachine(BrokerMachine[SessionModel]):
             session.until = self.now + LOCK_S
             assert decode.decode(reply.body)[0]["expiration"] == int(session.until * 1000)
         elif kind == "set":
-            session.state = state
+            session.state, session.updated_at = state, self.now
         else:
             assert decode.decode(reply.body)[0]["session-state"] == session.state
 
@@ -309,11 +310,18 @@ class SessionMachine(BrokerMachine[SessionModel]):
             self.model.time_passes(self.now, presettled)
             self.sweep()
 
-    @rule(kind=st.sampled_from(["commit", "stop", "kill", "kill unwritten"]))
+    @rule(kind=st.sampled_from(["commit", "delete", "stop", "kill", "kill unwritten"]))
     def end(self, kind: str) -> None:
-        """Make durable what has happened, or end the broker: each session ends with its owner."""
+        """Make durable what has happened, or end the broker: each session ends with its owner.
+
+        Or delete the queue and create it again: nothing of its sessions is left.
+        """
         if kind == "commit":
             self.commit_all()
+            return
+        if kind == "delete":
+            self.create_again()
+            self.model, self.receivers = SessionModel(), []
             return
         self.end_life(commits=kind == "kill", cleanly=kind == "stop")
         self.model.last = self.queue.last_sequence
@@ -369,6 +377,9 @@ class SessionMachine(BrokerMachine[SessionModel]):
             if session.owner is not None or session.state is not None or counts[lane]
         }
         assert {s.id: (s.owner, s.state, s.count) for s in self.sessions} == expected
+        for session in self.sessions:
+            updated_at = self.model.lanes[session.id].updated_at
+            assert session.state is None or session.updated_at == updated_at
         for number, receiver in enumerate(self.receivers):
             assert receiver.events == self.model.events.get(number, [])
 
