@@ -366,6 +366,7 @@ class QueueMachine(BrokerMachine[QueueModel]):
         if late and holder is not None:
             self.settle_with(late, *holder, properties=seconds)
         if seconds == 0:
+            self.take(DEAD, count=1, presettled=False, then=None)
             letters = [x for x in self.model.letters if x.token is not None]
             letters = letters if late else [x for x in letters if x.place == QUEUE]
             assert self.broker.expire_locks("" if late else "q") == len(letters)
