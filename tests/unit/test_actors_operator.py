@@ -17,6 +17,7 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
+from sas.engine.command_answers import CommandAnswers
 from sas.engine.transition import ApplyResult
 from sas.ports import (
     AgentCall,
@@ -297,17 +298,17 @@ async def test_of_several_skipped_steps_each_whose_result_is_needed_must_have_on
 
 
 async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step() -> None:
-    system = kit(HOLDING, results={"reserve": dict[str, str]})
-    system.agents["stock"].then(AwaitCallback(timedelta(hours=1)))
+    system = kit(HOLDING, results={"pay": dict[str, str]})
+    system.agents["payment"].then(AwaitCallback(timedelta(hours=1)))
     await system.submit()
     await system.drain()
-    await tell(system, "callback", step="reserve", input='{"by":1}', id="w-1")
-    await tell(system, "callback", step="reserve", id="w-2")
+    await tell(system, "callback", step="pay", input='{"by":1}', id="w-1")
+    await tell(system, "callback", step="pay", id="w-2")
     first, missing = refusals(system)
     assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in first
     assert "its input is not accepted: Expected `object`, got `null`" in missing
-    assert system.states() == ["Processing", "Pending"]
-    await tell(system, "callback", step="reserve", input='{"by":"ann"}', id="w-3")
+    assert system.states() == ["Processed", "Processing"]
+    await tell(system, "callback", step="pay", input='{"by":"ann"}', id="w-3")
     await system.drain()
     assert system.state() == "Processed"
 
@@ -559,6 +560,7 @@ async def test_a_command_for_an_unknown_order_is_refused_and_creates_none() -> N
         "cancel of order “O-9” was refused: there is no such order: check its id."
     ]
     assert len(system.alerts()[0].id) <= 128
+    assert await CommandAnswers(system.store).reason("w" * 125)
     assert system.store.orders == {}
 
 

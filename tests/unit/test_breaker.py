@@ -236,7 +236,8 @@ async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig:
     assert rig.alerts() == ["breaker-open"]
 
 
-async def test_a_definite_refusal_is_an_answer_and_opens_nothing(rig: Rig) -> None:
+async def test_a_definite_refusal_is_an_answer_that_closes_it_and_opens_nothing(rig: Rig) -> None:
+    await keep_breaker(rig.store, rules.opened(Breaker(), POLICY, START - POLICY.open_for, "down"))
     rig.remote.answer = _refused
     for number in range(10):
         await rig.handle(0, f"O-{number}")
