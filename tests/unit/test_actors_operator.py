@@ -228,8 +228,8 @@ async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     await tell(system, "undo", id="w-2")
     await system.drain()
     assert system.state() == "Compensated"
-    undone = [call.key for verb, call in system.agents["stock"].calls if verb == "undo"]
-    assert undone == ["O-1/reserve", "O-1/reserve/1"]
+    undone = [(call.key, call.order) for _, call in system.agents["stock"].calls]
+    assert undone == [("O-1/reserve", {"lines": [1]}), ("O-1/reserve/1", {"lines": [1]})]
 
 
 async def test_an_undo_that_fails_for_one_generation_puts_the_step_in_error() -> None:
@@ -295,6 +295,8 @@ async def test_of_several_skipped_steps_each_whose_result_is_needed_must_have_on
     (missing,) = refusals(system)
     assert "step pay needs the result of reserve: give it with --input" in missing
     assert system.states() == ["Error", "Error", "Pending"]
+    await tell(system, "skip", id="w-2", step="aside", input="1")
+    assert system.states() == ["Processed", "Error", "Pending"], "only its own type counts"
 
 
 async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step() -> None:
@@ -337,13 +339,18 @@ async def test_of_several_skipped_steps_one_that_is_followed_needs_its_result() 
     assert system.states() == ["Error", "Error", "Pending"]
 
 
-async def test_a_skipped_undo_is_undone_by_hand() -> None:
-    system = await undo_failed()
+async def test_a_skipped_undo_is_undone_by_hand_and_needs_no_result() -> None:
+    system = kit(HOLDING, results={"reserve": dict[str, str]})
+    await system.submit()
+    await system.drain()
+    await tell(system, "undo")
+    system.agents["stock"].then(RefusedError("shipped", "it has left"))
+    await system.drain()
     await tell(system, "skip", id="w-2")
     await system.drain()
     assert system.state() == "Compensated"
     records = [step.undo.value for step in system.order().steps]
-    assert records == ["undone", "undone by hand"]
+    assert records == ["undone by hand", "undone"]
     assert system.notices()[-1] == "undone"
 
 
