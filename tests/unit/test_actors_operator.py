@@ -152,8 +152,8 @@ async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed(
         if "lines" not in json.loads(content):
             raise ValueError("Object missing required field `lines`")
 
-    system = kit(CARE, care=check)
-    await system.submit(order(workflow="care"))
+    system = kit(CARE, replace(CARE, version=2), care=check)  # the newer one checks nothing
+    await system.submit(order(workflow="care", workflow_version=1))
     system.agents["stock"].then(RefusedError("none", "no"))
     await system.drain()
     await tell(system, "resubmit", input='{"amount":1}', step="reserve")

@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import replace
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -398,6 +399,21 @@ def test_the_line_is_the_innermost_one_of_the_adopters_own_code() -> None:
     assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in decode)")
 
 
+@pytest.mark.parametrize("installed", ["site-packages", "dist-packages"])
+def test_the_line_in_a_package_is_named_from_the_root_of_the_imports(installed: str) -> None:
+    """The adopter's package is none of the library, though its name begins like it."""
+    fails, calls = (
+        compile(text, path, "exec")
+        for text, path in (
+            ("1 / 0", f"/lib/{installed}/x/y.py"),
+            ("work()", "/app/sasha/__init__.py"),
+        )
+    )
+    work = FunctionType(fails, {"__name__": "x.y"})
+    text = explained(raised(FunctionType(calls, {"__name__": "sasha", "work": work})))
+    assert text.endswith(" (sasha/__init__.py:1 in <module>)")
+
+
 def test_without_code_of_the_adopter_the_innermost_line_is_named() -> None:
     error = raised(lambda: decode("{"))
     for _ in range(2):  # this module's
@@ -413,6 +429,7 @@ def test_a_long_error_keeps_its_line() -> None:
     text = explained(raised(fails))
     assert len(text) == AttemptError.MESSAGE_LENGTH_MAX
     assert text.endswith(" in fails)")
+    assert len(explained(HeldError("x" * 10_000))) == AttemptError.MESSAGE_LENGTH_MAX
 
 
 def test_an_error_without_text_is_its_name() -> None:
