@@ -13,6 +13,7 @@ import pytest
 from sas.codec import internal
 from sas.codec.external import RejectedMessage
 from sas.domain.messages import JournalEntry
+from sas.domain.queues import lane
 from sas.engine.delivery import Delivery
 from sas.engine.receiver import FAILURES_MAX, REFUSED
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
@@ -53,13 +54,15 @@ def whole(parts: list[RejectedMessage]) -> bytes:
     return text.encode()
 
 
-async def test_an_order_dead_lettered_after_its_commit_is_finished() -> None:
+@pytest.mark.parametrize("urgent", [False, True])
+async def test_an_order_dead_lettered_after_its_commit_is_finished(urgent: bool) -> None:
     system = kit(duplicate_window=timedelta(minutes=10))
     system.bus.fail_next(BusFault.UNAVAILABLE)
+    queue = lane(QUEUES.orders, urgent=urgent)
     with pytest.raises(BusUnavailableError):
-        await system.submit()
-    await dead(system, letter(order(), QUEUES.orders))
-    assert system.ids(QUEUES.scheduler) == ["O-1/1/0"]
+        await system.hand(Message(queue, "m-1", order()))
+    await dead(system, letter(order(), queue))
+    assert system.ids(lane(QUEUES.scheduler, urgent=urgent)) == ["O-1/1/0"]
     assert system.ids(SHOP) == ["O-1/1/1"]
     assert system.rejected() == []
     assert system.alerts() == []

@@ -17,6 +17,7 @@ from sas.codec import internal
 from sas.codec.internal import CommandMessage, FaultBody
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
+from sas.engine.command_answers import CommandAnswers
 from sas.engine.transition import ApplyResult
 from sas.ports import (
     AgentCall,
@@ -151,8 +152,8 @@ async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed(
         if "lines" not in json.loads(content):
             raise ValueError("Object missing required field `lines`")
 
-    system = kit(CARE, care=check)
-    await system.submit(order(workflow="care"))
+    system = kit(CARE, replace(CARE, version=2), care=check)  # the newer one checks nothing
+    await system.submit(order(workflow="care", workflow_version=1))
     system.agents["stock"].then(RefusedError("none", "no"))
     await system.drain()
     await tell(system, "resubmit", input='{"amount":1}', step="reserve")
@@ -227,8 +228,8 @@ async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     await tell(system, "undo", id="w-2")
     await system.drain()
     assert system.state() == "Compensated"
-    undone = [call.key for verb, call in system.agents["stock"].calls if verb == "undo"]
-    assert undone == ["O-1/reserve", "O-1/reserve/1"]
+    undone = [(call.key, call.order) for _, call in system.agents["stock"].calls]
+    assert undone == [("O-1/reserve", {"lines": [1]}), ("O-1/reserve/1", {"lines": [1]})]
 
 
 async def test_an_undo_that_fails_for_one_generation_puts_the_step_in_error() -> None:
@@ -294,20 +295,22 @@ async def test_of_several_skipped_steps_each_whose_result_is_needed_must_have_on
     (missing,) = refusals(system)
     assert "step pay needs the result of reserve: give it with --input" in missing
     assert system.states() == ["Error", "Error", "Pending"]
+    await tell(system, "skip", id="w-2", step="aside", input="1")
+    assert system.states() == ["Processed", "Error", "Pending"], "only its own type counts"
 
 
 async def test_the_result_of_a_callback_by_hand_must_have_the_type_of_its_step() -> None:
-    system = kit(HOLDING, results={"reserve": dict[str, str]})
-    system.agents["stock"].then(AwaitCallback(timedelta(hours=1)))
+    system = kit(HOLDING, results={"pay": dict[str, str]})
+    system.agents["payment"].then(AwaitCallback(timedelta(hours=1)))
     await system.submit()
     await system.drain()
-    await tell(system, "callback", step="reserve", input='{"by":1}', id="w-1")
-    await tell(system, "callback", step="reserve", id="w-2")
+    await tell(system, "callback", step="pay", input='{"by":1}', id="w-1")
+    await tell(system, "callback", step="pay", id="w-2")
     first, missing = refusals(system)
     assert "its input is not accepted: Expected `str`, got `int` - at `$[...]`" in first
     assert "its input is not accepted: Expected `object`, got `null`" in missing
-    assert system.states() == ["Processing", "Pending"]
-    await tell(system, "callback", step="reserve", input='{"by":"ann"}', id="w-3")
+    assert system.states() == ["Processed", "Processing"]
+    await tell(system, "callback", step="pay", input='{"by":"ann"}', id="w-3")
     await system.drain()
     assert system.state() == "Processed"
 
@@ -348,13 +351,18 @@ async def test_of_several_skipped_steps_one_that_is_followed_needs_its_result() 
     assert system.states() == ["Error", "Error", "Pending"]
 
 
-async def test_a_skipped_undo_is_undone_by_hand() -> None:
-    system = await undo_failed()
+async def test_a_skipped_undo_is_undone_by_hand_and_needs_no_result() -> None:
+    system = kit(HOLDING, results={"reserve": dict[str, str]})
+    await system.submit()
+    await system.drain()
+    await tell(system, "undo")
+    system.agents["stock"].then(RefusedError("shipped", "it has left"))
+    await system.drain()
     await tell(system, "skip", id="w-2")
     await system.drain()
     assert system.state() == "Compensated"
     records = [step.undo.value for step in system.order().steps]
-    assert records == ["undone", "undone by hand"]
+    assert records == ["undone by hand", "undone"]
     assert system.notices()[-1] == "undone"
 
 
@@ -571,6 +579,7 @@ async def test_a_command_for_an_unknown_order_is_refused_and_creates_none() -> N
         "cancel of order “O-9” was refused: there is no such order: check its id."
     ]
     assert len(system.alerts()[0].id) <= 128
+    assert await CommandAnswers(system.store).reason("w" * 125)
     assert system.store.orders == {}
 
 

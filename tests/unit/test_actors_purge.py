@@ -193,10 +193,11 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
 ) -> None:
     monkeypatch.setattr(purge, "LISTED_MAX", 2)
     system = kit()
-    for number in range(5):
-        await processed(system, f"o-{number}", 60 - number)
+    first, *others = neighbours("o", 5)
+    for number, name in enumerate((first, *others)):
+        await processed(system, name, 60 - number)
     system.store.plan = lambda operation, key: (
-        StoreFault.UNAVAILABLE if (operation, key) == ("purge", "o-0") else None
+        StoreFault.UNAVAILABLE if (operation, key) == ("purge", first) else None
     )
     report = await run(system)
     assert (report.removed, report.failed, report.looked_at) == (4, 1, 5)

@@ -12,6 +12,7 @@ from sas.domain.change import Change, Trigger, change_of, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
 from sas.engine.delivery import Delivery
+from sas.engine.external import QUEUE_PAUSE
 from sas.engine.transition import ContentionError
 from sas.features.incidents.board import RESPONSE_QUEUES_MAX, active_incidents, name_of
 from sas.ports import BusUnavailableError, Message
@@ -199,6 +200,13 @@ async def test_a_missing_reply_queue_is_one_incident_until_it_exists_and_orders_
         "Queue “responses-nobody” refuses notifications: “there is no queue 'responses-nobody'”. "
     )
     system.bus.declare("responses-nobody")
+    system.bus.plan = lambda message: (
+        BusFault.UNAVAILABLE if message.queue == "responses-nobody" else None
+    )
+    await system.submit(order("O-5", reply_queue="responses-nobody"), "m-5")
+    assert [alert.kind for alert in system.alerts()] == ["undeliverable"], "it took nothing yet"
+    system.bus.plan = lambda _message: None
+    await system.later(QUEUE_PAUSE.total_seconds())
     system.store.fail_next("read_shared", StoreFault.UNAVAILABLE)  # the incident cannot end
     await system.submit(order("O-3", reply_queue="responses-nobody"), "m-3")
     assert [alert.kind for alert in system.alerts()] == ["undeliverable"]

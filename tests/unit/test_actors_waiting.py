@@ -324,8 +324,8 @@ async def test_a_call_cut_off_for_lack_of_time_is_not_a_failure_of_its_service()
     await system.run(
         asyncio.gather(
             *(
-                stock.handle(delivery(m, properties={CALL_STATE: "waiting"}))
-                for m in requests
+                stock.handle(delivery(m, count=count, properties={CALL_STATE: "waiting"}))
+                for count, m in enumerate(requests, start=1)
                 if m is not None
             )
         )

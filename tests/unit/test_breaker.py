@@ -247,7 +247,8 @@ async def test_an_answer_begins_the_count_of_failures_anew(rig: Rig) -> None:
     assert (await rig.state()).state is BreakerState.CLOSED
 
 
-async def test_a_definite_refusal_is_an_answer_and_opens_nothing(rig: Rig) -> None:
+async def test_a_definite_refusal_is_an_answer_that_closes_it_and_opens_nothing(rig: Rig) -> None:
+    await keep_breaker(rig.store, rules.opened(Breaker(), POLICY, START - POLICY.open_for, "down"))
     rig.remote.answer = _refused
     for number in range(10):
         await rig.handle(0, f"O-{number}")

@@ -121,6 +121,16 @@ async def test_a_notification_has_a_large_result_or_says_that_it_is_left_out(
         assert (first.result, completed.results) == (msgspec.UNSET, None)
 
 
+async def test_results_that_fit_alone_but_not_together_are_left_out_at_the_end() -> None:
+    system = kit()
+    for agent in system.agents.values():
+        agent.then("x" * 40_000)
+    await system.submit()
+    await system.drain()
+    omitted = [event.data.results_omitted for event in system.events()]
+    assert omitted == [False, False, False, True]
+
+
 async def test_a_notification_without_one_of_its_results_has_none_of_them() -> None:
     system = kit()
     system.agents["stock"].then("x" * RESULT_INLINE_BYTES_MAX)

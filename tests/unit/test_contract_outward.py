@@ -293,6 +293,11 @@ def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reaso
     check_command(arguments)
 
 
-def test_unreadable_rows_of_many_orders_lead_to_the_incidents() -> None:
-    body = AlertMessage(kind="unreadable", at="t", text="look", id="x", scope="supervisor")
-    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas status"
+@pytest.mark.parametrize(("order_id", "command"), [(None, "sas status"), ("O-1", "sas show O-1")])
+def test_unreadable_rows_lead_to_their_order_or_to_the_incidents(
+    order_id: str | None, command: str
+) -> None:
+    body = AlertMessage(
+        kind="unreadable", at="t", text="look", id="x", scope="supervisor", order_id=order_id
+    )
+    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == command

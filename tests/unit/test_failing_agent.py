@@ -7,10 +7,10 @@ import logging
 import re
 from dataclasses import replace
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from sas.bounds import RESULT_BYTES_MAX
 from sas.domain.order import AttemptError
@@ -399,14 +399,19 @@ def test_the_line_is_the_innermost_one_of_the_adopters_own_code() -> None:
     assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in decode)")
 
 
-def version_of(text: str) -> Version:
-    return Version(text)
-
-
-def test_an_installed_package_is_not_the_adopters_code() -> None:
-    line = version_of.__code__.co_firstlineno + 1
-    text = explained(raised(lambda: version_of("x")))
-    assert text.endswith(f" (tests/unit/test_failing_agent.py:{line} in version_of)")
+@pytest.mark.parametrize("installed", ["site-packages", "dist-packages"])
+def test_the_line_in_a_package_is_named_from_the_root_of_the_imports(installed: str) -> None:
+    """The adopter's package is none of the library, though its name begins like it."""
+    fails, calls = (
+        compile(text, path, "exec")
+        for text, path in (
+            ("1 / 0", f"/lib/{installed}/x/y.py"),
+            ("work()", "/app/sasha/__init__.py"),
+        )
+    )
+    work = FunctionType(fails, {"__name__": "x.y"})
+    text = explained(raised(FunctionType(calls, {"__name__": "sasha", "work": work})))
+    assert text.endswith(" (sasha/__init__.py:1 in <module>)")
 
 
 def test_without_code_of_the_adopter_the_innermost_line_is_named() -> None:
@@ -424,6 +429,7 @@ def test_a_long_error_keeps_its_line() -> None:
     text = explained(raised(fails))
     assert len(text) == AttemptError.MESSAGE_LENGTH_MAX
     assert text.endswith(" in fails)")
+    assert len(explained(HeldError("x" * 10_000))) == AttemptError.MESSAGE_LENGTH_MAX
 
 
 def test_an_error_without_text_is_its_name() -> None:

@@ -307,10 +307,7 @@ async def test_nobody_outside_may_say_that_content_is_encoded(codec: CheapCodec 
     assert error.message.startswith("agent stock returned what is refused: an object with the one")
 
 
-TOO_DEEP = CONTENT_DEPTH_MAX + 1
-
-
-async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
+async def test_an_input_that_the_scheduler_cannot_decode_or_store_is_refused() -> None:
     system = kit(CARE, codec=CheapCodec())
     system.agents["stock"].then(RefusedError("no", "no"))
     await system.submit(order(workflow="care"))
@@ -319,10 +316,11 @@ async def test_an_input_that_the_scheduler_cannot_decode_is_refused() -> None:
     intent = Intent(verb=Verb.RESUBMIT, by="ann", step="reserve", input=text)
     await give(system, "O-1", intent)
     assert "its input is not accepted: the key other is missing" in system.alerts()[-1].text
-    for content in ('{"lines": 1, "lines": 2}', "[" * TOO_DEEP + "]" * TOO_DEEP):
-        text = encode_content(content, CheapCodec())
+    deep = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
+    unfit = [encode_content(text, CheapCodec()) for text in ('{"lines": 1, "lines": 2}', deep)]
+    for text in (*unfit, json.dumps("x" * (EDITED_UNITS_MAX - 2))):
         await give(system, "O-1", Intent(verb=Verb.SKIP, by="ann", step="reserve", input=text))
-    assert [alert.kind for alert in system.alerts()[-3:]] == ["command-refused"] * 3
+    assert [alert.kind for alert in system.alerts()[-4:]] == ["command-refused"] * 4
 
 
 async def test_an_input_in_plain_text_is_encoded_at_the_scheduler() -> None:

@@ -547,8 +547,9 @@ async def test_an_order_runs_on_while_the_schedulers_queue_is_away() -> None:
     assert system.state() == "Processed"
 
 
+@pytest.mark.parametrize("urgent", [False, True])
 async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_its_queue(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, urgent: bool
 ) -> None:
     system = kit(inline=AGENTS)
 
@@ -558,9 +559,9 @@ async def test_an_inline_call_is_cut_off_at_its_time_and_its_request_waits_in_it
 
     system.agents["stock"].then(slow)
     began = system.clock.now()
-    await system.receive(ORDER)
+    await system.receive(replace(ORDER, queue=lane(QUEUES.orders, urgent=urgent)))
     assert system.clock.now() - began == CALL_TIME
-    (queued,) = system.bus.queues[QUEUES.agent("stock")].waiting
+    (queued,) = system.bus.queues[QUEUES.agent("stock", urgent=urgent)].waiting
     assert CALL_STATE not in queued.message.properties, "it gets its time anew"
     assert system.notices() == ["received"]
     assert "an inline call was too slow: agent-stock" in caplog.text
