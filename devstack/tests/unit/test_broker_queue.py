@@ -12,6 +12,7 @@ from devstack.servicebus.core.errors import (
     EntityDisabledError,
     EntityNotFoundError,
     MessageLockLostError,
+    MessageNotFoundError,
     MessageSizeExceededError,
 )
 from devstack.servicebus.core.message import MessageState, encode_message
@@ -130,6 +131,15 @@ def test_the_queues_default_lowers_a_longer_time_to_live_and_the_header_shows_it
     header = decode.decode(encode_message(message), 3)[0]
     assert header[2] == 10_000
     assert header[4] == 0
+
+
+def test_of_several_scheduled_messages_all_are_cancelled_or_none(world: World) -> None:
+    queue = world.queue()
+    (number,) = world.send(queue, b"later", scheduled_at=START + 60)
+    with pytest.raises(MessageNotFoundError):
+        operations.cancel(queue, [number, number + 1])
+    operations.cancel(queue, [number])
+    assert not queue.messages
 
 
 def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> None:
