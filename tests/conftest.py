@@ -24,6 +24,8 @@ LONG_FILES = (
     "test_operator_cli.py",
     "test_functions_longsteps.py",
     "test_host_processes.py",
+    "test_host_service_bus.py",
+    "test_host_other_apps.py",
     "test_functions_faults.py",
     "test_functions_each.py",
     "test_devstack_stack.py",

@@ -158,6 +158,7 @@ async def test_the_browser_opens_a_private_page_and_the_link_is_not_in_the_proce
         assert not page.parent.exists()
 
 
+@pytest.mark.long
 async def test_at_a_terminal_it_says_that_a_link_was_used_and_removes_its_page_at_the_end(
     env: dict[str, str], tmp_path: Path
 ) -> None:

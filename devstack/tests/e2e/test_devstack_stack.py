@@ -117,6 +117,7 @@ async def test_a_start_that_fails_leaves_nothing_and_prints_the_childs_output(
     ]
 
 
+@pytest.mark.long
 async def test_a_start_that_fails_starts_no_broker_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

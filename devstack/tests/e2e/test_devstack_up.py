@@ -80,6 +80,7 @@ def hang_up_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.long
 def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) -> None:
     child = up_of(app_dir, "--ports", "free")
     with (app_dir / "err").open("wb") as err:
@@ -95,6 +96,7 @@ def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) ->
     assert not any(is_running(pid) for pid in started)
 
 
+@pytest.mark.long
 async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
@@ -108,6 +110,7 @@ async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     assert not any(is_running(pid) for pid in started)
 
 
+@pytest.mark.long
 async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
     app_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_start
         )
 
 
+@pytest.mark.long
 async def test_a_function_that_blocks_the_event_loop_past_its_timeout_is_cut_off_too(
     app_dir: Path,
 ) -> None:
@@ -266,6 +267,7 @@ async def test_a_worker_that_starts_again_never_lets_go_of_its_http_port(app_dir
         assert starts() == [[pid, starts()[0][1], [0, 1, 2]]] * (restarts + 1)
 
 
+@pytest.mark.long
 async def test_a_function_that_blocks_the_event_loop_of_a_stopping_worker_is_cut_off(
     app_dir: Path,
 ) -> None:
@@ -279,6 +281,7 @@ async def test_a_function_that_blocks_the_event_loop_of_a_stopping_worker_is_cut
         assert len((app_dir / "starts").read_text().splitlines()) == 1
 
 
+@pytest.mark.long
 async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
     app_dir: Path, broker: Broker
 ) -> None:
@@ -329,6 +332,7 @@ async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
             await session.get(url)
 
 
+@pytest.mark.long
 async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
     app_dir: Path, broker: Broker
 ) -> None:
