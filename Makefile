@@ -84,10 +84,10 @@ build/package/.ready: requirements.txt .funcignore sas/deploy/package.py $(VENV)
 	@rm -rf build/package && $(PY) -m sas.cli azd package build/package/app.zip
 	@$(PY) -m zipfile -e build/package/app.zip build/package/app && touch $@
 
-test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (four minutes on two cores)
+test: setup $(VENV)/.compiled ## every layer of tests, without the long ones (under four minutes on two cores)
 	$(PYTEST)
 
-test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (14 to 18 minutes)
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (13 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in half a minute

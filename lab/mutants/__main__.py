@@ -1,10 +1,11 @@
 """Break the code on purpose, and see what finds it: ``python -m lab.mutants``.
 
-These mutants are written by hand: ``lab.mutation`` cannot make them. Each changes one place of a
-copy of the code. For a mutant of the protocol the hunt plays seeds of the simulation, until a seed
-breaks an invariant, ends in an error of the simulation itself, or never ends. For the others, of a
-call, of running on and of the edge with Azure, the hunt runs the tests that the mutant names. Each
-hunt prints a line. Exit code 1: a mutant was not found.
+These mutants are written by hand: ``lab.mutation`` cannot make them, or does not hunt there (the
+adapters and the world in memory). Each changes one place of a copy of the code. For a mutant of the
+protocol the hunt plays seeds of the simulation, until a seed breaks an invariant, ends in an error
+of the simulation itself, or never ends. For the others, of a call, of running on and of the edge
+with Azure, the hunt runs the tests that the mutant names. Each hunt prints a line. Exit code 1: a
+mutant was not found.
 """
 
 from __future__ import annotations

@@ -38,13 +38,6 @@ MUTANTS = (
         "            order = await self._context.commit(await self._offloaded(change))\n",
     ),
     Mutant(
-        name="a refused commit counts as done",
-        path=_RUNNER,
-        old='log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)\n'
-        "            return False",
-        new="return True",
-    ),
-    Mutant(
         name="trust a stale kept order",
         path=_RUNNER,
         old="        if change is None or change.incident is not None:  # an old order must report "
@@ -129,12 +122,6 @@ MUTANTS = (
         path=_EXPIRE,
         old="times = step.failure_count + 1",
         new="times = step.failure_count",
-    ),
-    Mutant(
-        name="keep the key on an edit",
-        path=_COMMAND,
-        old="generation=step.call.generation + 1",
-        new="generation=step.call.generation",
     ),
     Mutant(
         name="older generations are not undone",

@@ -60,18 +60,6 @@ RUN_ON = (
         tests=_SLOW,
     ),
     _mutant(
-        "a call that ended makes no room",
-        _RUN_ON,
-        "            self.calls -= is_call",
-        "            self.calls -= 0",
-    ),
-    _mutant(
-        "a handed-over message of an urgent lane is not urgent",
-        _RUN_ON,
-        "urgent=message.queue.endswith(URGENT_SUFFIX),",
-        "urgent=False,",
-    ),
-    _mutant(
         "a long queue of orders excuses every step",
         _EXCUSES,
         "            if root in scan.oldest:\n",

@@ -160,6 +160,13 @@ def test_the_oldest_orders_go_first_when_there_are_too_many_bytes() -> None:
     assert [name for name in "ABCDEF" if cache.find(name, 1)] == ["D", "E"], "F alone is too large"
 
 
+def test_an_order_that_is_kept_again_is_the_newest() -> None:
+    cache = KeptOrders(bytes_max=3 * 5000)
+    for seq, name in enumerate(("A", "B", "C", "A", "D"), 1):
+        cache.keep(_order(name, seq))
+    assert [name for name in "ABCD" if cache.find(name, 1)] == ["A", "C", "D"]
+
+
 def test_an_older_commit_never_takes_the_place_of_a_newer_one() -> None:
     cache = KeptOrders()
     cache.keep(_order("A", seq=6))

@@ -126,7 +126,7 @@ class FailingAgentMachine(AsyncMachine):
         await system.receive(first.message, count=2 if redelivered else 1)
         was_called = len(self.agent.calls) > calls
         for queue in (QUEUES.scheduler, QUEUES.agent("payment")) * 3:
-            while system.bus.messages(queue):
+            for _ in system.bus.messages(queue):
                 await system.step(queue)
         if was_called and not (model.is_cancelled or model.is_done):
             self.check(order_id, model)
