@@ -103,11 +103,12 @@ def problems(paths: list[Path]) -> Iterator[str]:
 def imports_of_tests(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the test files that a file imports from, with the lines."""
     for node in ast.walk(tree):
-        packages = str(node.module).split(".") if isinstance(node, ast.ImportFrom) else []
-        if isinstance(node, ast.ImportFrom) and "tests" in packages:
-            for module in (packages[-1], *(alias.name for alias in node.names)):
-                if module.startswith("test_"):
-                    yield module, node.lineno
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                path = f"{package}{alias.name}".split(".")
+                modules = [name for name in path if name.startswith("test_")]
+                yield from ((name, node.lineno) for name in modules if "tests" in path)
 
 
 def shared_names(paths: list[Path]) -> Iterator[str]:
