@@ -86,7 +86,8 @@ def progressed(
 
     Like a reply, it counts only for the dispatch that is out now. CompleteBy never becomes earlier,
     and is at most ``TIME_ALLOWED_MAX`` from now. A step of a cancelled order gets no more time. If
-    it would wait for a callback now, its call has ended, so it is undone at once.
+    it would wait for a callback now, its call has ended, so it is undone at once. A wait for a
+    callback is not ended by what asks for less time: it was sent before, and comes late.
     """
     if not is_out(order, progress.step, progress.direction, progress.epoch):
         return None
